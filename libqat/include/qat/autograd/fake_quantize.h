@@ -1,0 +1,42 @@
+#pragma once
+
+#include <qat/numerics/affine.h>
+#include <qat/numerics/affine_params.h>
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+namespace qat {
+
+/// Which gradient a fake-quantizer passes to its input.
+enum class StraightThrough : std::int8_t {
+  kClipped,    ///< dx = dy where round(x / scale) + zero_point lies in [qmin, qmax], else 0.
+  kUnclipped,  ///< dx = dy everywhere, saturated elements too (QuantizeLinear, DequantizeLinear of nnabla).
+};
+
+struct FakeQuantizeOptions {
+  Rounding rounding = Rounding::kHalfToEven;
+  StraightThrough straight_through = StraightThrough::kClipped;
+  /// Applied to x before quantizing, in the same pass; its derivative multiplies the gradient.
+  Activation activation = {};
+};
+
+/// Quantizes and dequantizes: y = scale * (code - zero_point), code = clamp(round(f(x) / scale) + zero_point, qmin, qmax),
+/// with f the activation. One fused pass forward, one backward (it recomputes the code from x; nothing but x is saved).
+///
+/// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays channels-last).
+/// Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic); scale stays float32.
+/// NaN stays NaN. Bits do not depend on the number of threads. While tracing, ATen operators with the same values are
+/// emitted. Tensors of integer or boolean type are returned unchanged.
+/// Throws: c10::Error for complex types; if scale has another length than x has channels (both are named); if the axis
+/// is out of range; if scale is not float32 or float64 (converted).
+torch::Tensor fake_quantize(const torch::Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options = {});
+
+/// The codes alone, int32, without gradient. NaN is refused. Throws: as fake_quantize, and for NaN in x.
+torch::Tensor affine_codes(const torch::Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options = {});
+
+/// real = scale * (code - zero_point), float32.
+torch::Tensor affine_dequantize(const torch::Tensor& codes, const AffineParams& params);
+
+}  // namespace qat

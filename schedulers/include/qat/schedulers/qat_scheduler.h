@@ -1,0 +1,77 @@
+#pragma once
+
+#include <qat/graph/capture.h>
+#include <qat/nn/fold_batch_norm.h>
+#include <qat/schedulers/phase.h>
+#include <qat/schedulers/qat_config.h>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace qat {
+
+/// Leads a model through FLOAT -> RECORDING -> TRAINING while the user's training loop runs.
+///
+/// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t) exactly r
+/// iterations run in float, t - r record, the rest train with quantizers. Or call start_recording() and
+/// start_training() yourself.
+/// Example:
+///   qat::QATScheduler scheduler(net, {torch::randn({2, 1, 28, 28})}, qat::integer_only_config(), &optimizer);
+///   for (auto& batch : batches) { scheduler.step(); ...forward, backward, optimizer.step()... }
+class QATScheduler {
+ public:
+  /// `model`: holder or shared_ptr of a module; ownership is shared. `example_inputs`: a batch as forward takes it; kept for captures.
+  /// `optimizer`: may be nullptr; else it must outlive the scheduler; parameters that vanish by folding leave it,
+  /// new ones (a bias) join the group of the layer's weight, the state of all others is untouched.
+  /// Throws: c10::ValueError if the configuration is invalid or the model has no qat::nn layer.
+  template <class ModulePointer>
+  QATScheduler(ModulePointer model, std::vector<torch::Tensor> example_inputs, QATConfig config = tensorrt_config(),
+               torch::optim::Optimizer* optimizer = nullptr)
+      : QATScheduler(std::shared_ptr<torch::nn::Module>(shared_module(model)), forward_function(model), std::move(example_inputs),
+                     std::move(config), optimizer) {}
+  QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunction forward, std::vector<torch::Tensor> example_inputs,
+               QATConfig config, torch::optim::Optimizer* optimizer);
+
+  /// Counts an iteration and makes the transition that is due. Validation forwards do not count.
+  void step();
+  /// FLOAT -> RECORDING now: captures the graph, folds BatchNorm, places recorders, holds the parameters.
+  /// Throws: c10::Error if the phase is another; if capture fails. The model is unchanged then.
+  void start_recording();
+  /// RECORDING -> TRAINING now: replaces recorders by quantizers, scales the learning rate once.
+  /// Throws: c10::Error if the phase is another, or naming the slots that recorded nothing. The model is unchanged then.
+  void start_training();
+
+  Phase phase() const { return phase_; }
+  std::int64_t iteration() const { return iteration_; }
+  const QATConfig& config() const { return config_; }
+  /// The graph as captured at the last transition (after folding). Empty in FLOAT.
+  const Graph& graph() const { return graph_; }
+  /// What became of each BatchNorm.
+  const std::vector<nn::FoldReport>& folds() const { return folds_; }
+  /// A table: layer, slot, quantizer or recorder, range; and the functional operations without a slot.
+  std::string summary() const;
+
+ private:
+  template <class Module>
+  static std::shared_ptr<torch::nn::Module> shared_module(const torch::nn::ModuleHolder<Module>& holder) { return holder.ptr(); }
+  template <class Module>
+  static std::shared_ptr<torch::nn::Module> shared_module(const std::shared_ptr<Module>& pointer) { return pointer; }
+
+  std::shared_ptr<torch::nn::Module> model_;
+  ForwardFunction forward_;
+  std::vector<torch::Tensor> example_inputs_;
+  QATConfig config_;
+  torch::optim::Optimizer* optimizer_ = nullptr;
+  Phase phase_ = Phase::kFloat;
+  std::int64_t iteration_ = 0;
+  Graph graph_;
+  std::vector<nn::FoldReport> folds_;
+};
+
+}  // namespace qat
