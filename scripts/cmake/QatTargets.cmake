@@ -36,11 +36,16 @@ function(qat_use_pch target)
   target_precompile_headers(${target} REUSE_FROM qat_pch)
 endfunction()
 
-# qat_add_package(<target> EXPORT <name> DEPENDS <targets>...): a library of the current folder's include/ and src/.
+# qat_add_package(<target> EXPORT <name> DEPENDS <targets>... SYSTEM_DEPENDS <targets>...): a library of the current
+# folder's include/ and src/. SYSTEM_DEPENDS are header-only libraries for the sources; the installed package does not need them.
 function(qat_add_package target)
   cmake_parse_arguments(arg "" "EXPORT" "DEPENDS;SYSTEM_DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/")
+  if(NOT sources)  # nothing to compile in this package yet
+    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp "")
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
+  endif()
   add_library(${target} ${sources})
   add_library(qat::${arg_EXPORT} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_EXPORT} VERSION ${PROJECT_VERSION} SOVERSION 0)
@@ -48,6 +53,7 @@ function(qat_add_package target)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  list(TRANSFORM arg_SYSTEM_DEPENDS REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_SYSTEM_DEPENDS})
   qat_compile_options(${target})
   qat_use_pch(${target})

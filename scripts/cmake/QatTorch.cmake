@@ -30,9 +30,12 @@ get_filename_component(QAT_TORCH_ROOT "${QAT_TORCH_INCLUDE_DIR}/.." ABSOLUTE)
 find_library(QAT_TORCH_CPU_LIBRARY torch_cpu HINTS "${QAT_TORCH_ROOT}/lib" REQUIRED)
 find_library(QAT_C10_LIBRARY c10 HINTS "${QAT_TORCH_ROOT}/lib" REQUIRED)
 
-file(STRINGS "${QAT_TORCH_INCLUDE_DIR}/torch/csrc/api/include/torch/version.h" qat_torch_version_lines
-     REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
-string(REGEX REPLACE "[^0-9;]" "" qat_torch_found "${qat_torch_version_lines}")
+set(qat_torch_version_header "${QAT_TORCH_INCLUDE_DIR}/torch/headeronly/version.h")
+if(NOT EXISTS "${qat_torch_version_header}")
+  set(qat_torch_version_header "${QAT_TORCH_INCLUDE_DIR}/torch/csrc/api/include/torch/version.h")
+endif()
+file(STRINGS "${qat_torch_version_header}" qat_torch_found REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+string(REGEX REPLACE "[^0-9;]" "" qat_torch_found "${qat_torch_found}")
 list(JOIN qat_torch_found "." qat_torch_found)
 message(STATUS "LibTorch ${qat_torch_found} at ${QAT_TORCH_ROOT}")
 
