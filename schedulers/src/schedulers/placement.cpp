@@ -53,6 +53,11 @@ class Placer {
     const std::int64_t node = graph_.tensors[tensor].producer;
     return node < 0 ? nullptr : &graph_.nodes[node];
   }
+  // The layer whose output slot quantizes a tensor.
+  const GraphNode* layer_that_made(std::int64_t tensor) const {
+    const GraphNode* maker = producer(tensor);
+    return maker && traits_of(*maker) && maker->outputs[0] == tensor ? maker : nullptr;
+  }
   bool is_real(std::int64_t tensor) const { return c10::isFloatingType(graph_.tensors[tensor].dtype); }
 
   // The output is one of the inputs, looked at differently.
@@ -60,12 +65,12 @@ class Placer {
     if (node.inputs.empty()) return false;
     if (folded_.contains(node.path)) return true;
     const LayerTraits* traits = traits_of(node);
-    return traits ? traits->keeps_codes && !traits->inputs_share_scale : keeps_codes(node);
+    return traits ? traits->keeps_codes : keeps_codes(node);
   }
   // The output holds the codes of several inputs: Cat, where it is quantized.
   bool joins(const GraphNode& node) const {
     const LayerTraits* traits = traits_of(node);
-    return traits && traits->keeps_codes && traits->inputs_share_scale && quantized_[node.id];
+    return traits && traits->joins && quantized_[node.id];
   }
 
   // Marks the nodes of a listed class that no other one precedes (reversed: follows). A memoised walk:
@@ -183,22 +188,21 @@ class Placer {
   void fill_activations() {
     for (const GraphTensor& tensor : graph_.tensors) {
       if (!needed_[tensor.id]) continue;
-      const GraphNode* maker = producer(tensor.id);
+      const GraphNode* maker = layer_that_made(tensor.id);
       if (maker && joins(*maker)) continue;  // its operands carry the scale
-      if (maker && traits_of(*maker)) {
+      if (maker) {
         members_of(tensor.id).push_back({maker->path, {SlotId::Kind::kOutput, 0}});
-      } else {
-        // No layer made it: the first reader of each view of it does the quantizing.
-        std::set<std::int64_t> views;
-        for (const Reader& reader : readers_[tensor.id]) {
-          if (views.insert(reader.tensor).second) members_of(tensor.id).push_back(reader.slot);
-        }
+        continue;
+      }
+      // No layer made it: the first reader of each view of it does the quantizing.
+      std::set<std::int64_t> views;
+      for (const Reader& reader : readers_[tensor.id]) {
+        if (views.insert(reader.tensor).second) members_of(tensor.id).push_back(reader.slot);
       }
     }
     for (const GraphTensor& tensor : graph_.tensors) {
       if (!needed_[tensor.id]) continue;
-      const GraphNode* maker = producer(tensor.id);
-      const bool arrives_quantized = maker && traits_of(*maker);
+      const bool arrives_quantized = layer_that_made(tensor.id) != nullptr;
       const ScaleGroup& members = members_of(tensor.id);
       for (const Reader& reader : readers_[tensor.id]) {
         const bool is_member = std::find(members.begin(), members.end(), reader.slot) != members.end();
@@ -274,6 +278,20 @@ std::string class_name(const std::string& type) {
   std::string name = colons == std::string::npos ? type : type.substr(colons + 2);
   if (name.ends_with("Impl")) name.resize(name.size() - 4);
   return name;
+}
+
+std::map<std::string, LayerTraits> layer_traits(torch::nn::Module& model) {
+  std::map<std::string, LayerTraits> traits;
+  for (const auto& [path, layer] : nn::quantizable_layers(model)) {
+    const torch::Tensor* bias = layer->bias_parameter();
+    traits[path] = {.keeps_codes = layer->keeps_codes(),
+                    .inputs_share_scale = layer->inputs_share_scale(),
+                    .joins = layer->inputs_share_scale() && !layer->input_count(),
+                    .is_activation = layer->fusable_activation().has_value(),
+                    .has_weight = layer->weight_parameter() != nullptr,
+                    .has_bias = bias && bias->defined()};
+  }
+  return traits;
 }
 
 Placement place_quantizers(const Graph& graph, const std::map<std::string, LayerTraits>& traits,

@@ -13,9 +13,9 @@ namespace qat {
 
 /// What the placement needs to know of a qat::nn layer.
 struct LayerTraits {
-  bool keeps_codes =
-      false;  ///< its output holds values of its input(s): pooling by maximum, flatten, identity.
+  bool keeps_codes = false;  ///< its output holds values of its input: pooling by maximum, flatten, identity.
   bool inputs_share_scale = false;  ///< Add, Sub, Cat.
+  bool joins = false;               ///< its output holds the codes of all its inputs: Cat.
   bool is_activation = false;       ///< a quantizer can compute it in its own pass.
   bool has_weight = false;
   bool has_bias = false;
