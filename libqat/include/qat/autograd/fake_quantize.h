@@ -6,6 +6,8 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace qat {
 
@@ -14,6 +16,11 @@ enum class StraightThrough : std::int8_t {
   kClipped,    ///< dx = dy where round(x / scale) + zero_point lies in [qmin, qmax], else 0.
   kUnclipped,  ///< dx = dy everywhere, saturated elements too (QuantizeLinear, DequantizeLinear of nnabla).
 };
+
+/// "clipped", "unclipped".
+std::string to_string(StraightThrough straight_through);
+/// Reads such a name. Throws: c10::ValueError listing the names.
+StraightThrough parse_straight_through(std::string_view text);
 
 struct FakeQuantizeOptions {
   Rounding rounding = Rounding::kHalfToEven;
@@ -29,8 +36,10 @@ struct FakeQuantizeOptions {
 /// Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic); scale stays float32.
 /// NaN stays NaN. Bits do not depend on the number of threads. While tracing, ATen operators with the same values are
 /// emitted. Tensors of integer or boolean type are returned unchanged.
-/// Throws: c10::Error for complex types; if scale has another length than x has channels (both are named); if the axis
-/// is out of range; if scale is not float32 or float64 (converted).
+/// Non-dense views (strided slices, expanded tensors) are quantized through a contiguous copy.
+/// Throws: c10::Error for complex types and other layouts; c10::ValueError if scale or zero point has another length
+/// than x has channels (both are named), if the axis is out of range and, on CPU, if a scale is not positive and finite
+/// or a zero point lies outside the range.
 torch::Tensor fake_quantize(const torch::Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options = {});
 
 /// The codes alone, int32, without gradient. NaN is refused. Throws: as fake_quantize, and for NaN in x.

@@ -60,10 +60,11 @@ QAT_HOST_DEVICE T activate(T x, T negative_slope, T upper) {
   return y > upper ? upper : y;
 }
 
-/// f'(x) by torch's conventions: 0 at x = 0 for ReLU and ReLU6, negative_slope for x <= 0, 0 for x >= upper.
+/// f'(x) by torch's conventions: 0 at x = 0 for ReLU and ReLU6, negative_slope for x <= 0, 0 for x >= upper if there is
+/// such a bound. NaN has the slope of negative numbers.
 template <class T>
 QAT_HOST_DEVICE T activation_slope(T x, T negative_slope, T upper) {
-  return x >= upper ? T(0) : (x > T(0) ? T(1) : negative_slope);
+  return x >= upper && upper < T(HUGE_VAL) ? T(0) : (x > T(0) ? T(1) : negative_slope);
 }
 
 }  // namespace qat

@@ -22,8 +22,9 @@ class IntegerRange {
  public:
   /// Signed 8 bits, full.
   IntegerRange() = default;
-  /// `bits`: 1 to 16. Throws: c10::ValueError for other widths, for signed 1 bit (its only non-negative code is 0: no
-  /// scale exists; binary weights are a quantizer family of their own) and for narrow unsigned 1 bit (one code).
+  /// `bits`: 1 to 16. Throws: c10::ValueError for other widths, for signed 1 bit (its only non-negative code
+  /// is 0: no scale exists; binary weights are a quantizer family of their own) and for narrow unsigned 1 bit
+  /// (one code).
   IntegerRange(std::int64_t bits, Signedness signedness, RangeWidth width = RangeWidth::kFull);
 
   std::int64_t bits() const { return bits_; }

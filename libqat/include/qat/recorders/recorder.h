@@ -24,62 +24,83 @@ enum class RecorderKind : std::int8_t {
 
 /// "MinMaxMinMax", "AbsMax", "MinMaxMva", "MaxMax", "MaxMva".
 std::string to_string(RecorderKind kind);
-/// Reads such a name (with or without the suffix "RecorderCallback"). Throws: c10::ValueError listing the names.
+/// Reads such a name, in any case, with or without the suffix "RecorderCallback". Throws: c10::ValueError
+/// listing the names.
 RecorderKind parse_recorder_kind(std::string_view text);
 
-/// Corrected: absolute maxima, the first batch is copied into moving averages. Nnabla: its numbers, faults included
-/// (maxima without the absolute value, averages that start at 0).
+/// Corrected: absolute maxima, the first batch is copied into moving averages. Nnabla: its numbers, faults
+/// included (maxima without the absolute value, every state starts at 0). For comparisons; a range may then
+/// be reversed.
 enum class RecorderBehaviour : std::int8_t { kCorrected, kNnabla };
 
 struct RecorderOptions {
   RecorderKind kind = RecorderKind::kMinMaxMinMax;
   /// The channel axis, negative counts from the end; nullopt: one range for the whole tensor.
   std::optional<std::int64_t> axis = std::nullopt;
-  /// Moving averages: new = decay * old + (1 - decay) * batch. In [0, 1).
+  /// Moving averages: new = decay * old + (1 - decay) * batch, once for each call. In [0, 1).
   double decay = 0.99;
   RecorderBehaviour behaviour = RecorderBehaviour::kCorrected;
 };
 
-/// Collects the range of the tensors that pass through it; the tensor itself passes unchanged, and so does its gradient.
+/// Collects the range of the tensors that pass through it; the tensor itself passes unchanged, and so does
+/// its gradient.
 ///
-/// Buffers (the checkpoint format): `min_val`, `max_val` (float32, [] or [C]; NaN-free), `recorded` (int64, [], number of
-/// batches). "Nothing seen yet" is recorded == 0. Records only in train mode. Per channel, the number of channels is
-/// fixed by the first batch (before it the buffers have shape [0]).
-/// Ignored: empty tensors, integer and boolean tensors, NaN elements (a batch of NaN only counts as empty), infinities
-/// (documented: treated like NaN).
+/// Buffers (the checkpoint format): `min_val`, `max_val` (float32, [] or [C], never NaN; (+inf, -inf) where
+/// nothing was seen; the abs-max kinds keep -M and M), `recorded` (int64, [], number of batches). Per
+/// channel, the number of channels is fixed by the first batch; before it the buffers have shape [0]. Batches
+/// may differ in every other size. Ignored: NaN and infinite elements (a batch without a finite element does
+/// not count; a channel without one keeps its range), empty tensors, integer and boolean tensors. Types: any
+/// real floating type; the state is float32, a double is rounded to the nearest float32. No host
+/// synchronisation on a GPU.
 class Recorder : public TensorModule {
  public:
+  /// Throws: c10::ValueError if the decay is not in [0, 1).
   explicit Recorder(RecorderOptions options = {});
 
-  /// Records x if this module is in train mode; returns x.
+  /// Records x if this module is in train mode; returns x itself.
   torch::Tensor forward(const torch::Tensor& x) override;
   /// Updates the range, in any mode.
+  /// Throws: c10::TypeError if x is complex, c10::IndexError if it has no such axis, c10::ValueError if it
+  /// has another number of channels than the first batch. The state is then as before.
   void record(const torch::Tensor& x);
-  /// The recorded range (abs-max kinds: (-M, M)). Throws: c10::Error if nothing was recorded.
+  /// A copy of the recorded range (abs-max kinds: (-M, M)); (0, 0) for a channel that was never seen. Waits
+  /// for a GPU. Throws: c10::Error if nothing was recorded.
   ValueRange range() const;
-  /// Number of batches seen.
+  /// Number of batches seen. Waits for a GPU.
   std::int64_t recorded() const;
   /// Forgets everything; buffers keep device and type.
   void reset();
 
-  /// Combines per-batch minima and maxima across processes before they enter the state: called as reduce(min, max) with
-  /// tensors that it overwrites. Shared by all recorders of the process; empty by default.
+  /// Combines per-batch minima and maxima across processes before they enter the state: called as reduce(min,
+  /// max) with float32 tensors of shape [] or [C] that it overwrites by the minimum and the maximum over all
+  /// processes. A process whose batch is empty takes part with (+inf, -inf), so that no process waits in
+  /// vain. Shared by all recorders of the program; none by default. With it, ranges do not depend on the
+  /// number of processes.
   using Reduction = std::function<void(torch::Tensor& min, torch::Tensor& max)>;
   static void set_reduction(Reduction reduction);
 
   std::string config() const override;
+  /// "qat::MinMaxMva(axis=1, decay=0.99, recorded=3)".
   void pretty_print(std::ostream& stream) const override;
+  /// Reads the buffers; the device stays. Throws: c10::Error naming key and shapes if they do not fit;
+  /// nothing is changed.
+  void load(torch::serialize::InputArchive& archive) override;
   const RecorderOptions& options() const { return options_; }
 
  private:
+  void resize_state(torch::IntArrayRef shape);
+  void update(torch::Tensor min, torch::Tensor max);
+
   RecorderOptions options_;
   torch::Tensor min_val_;
   torch::Tensor max_val_;
   torch::Tensor recorded_;
 };
 
-/// nnabla's scale for a recorder: (max - min or 2 max) / 255 (254 if narrow), zero point 0, exponent rounded; signed
-/// 8 bits. Only for comparison with nnabla's numbers (its faults B28, B29, B31 included).
+/// nnabla's scale for a recorder: max(max - min, 1e-24) or, for the abs-max kinds, 2 * max, divided by 255
+/// (254 if narrow), exponent rounded; signed 8 bits, zero point 0. Only for comparison with nnabla's numbers:
+/// such a scale may be 0, negative or NaN (its faults B28, B29, B31). Its inexact logarithm (B27) is not
+/// reproduced.
 torch::Tensor nnabla_scale(const Recorder& recorder, RangeWidth width, PowerOfTwo power_of_two);
 
 }  // namespace qat

@@ -1,0 +1,200 @@
+#include "numerics/enum_names.h"
+#include "recorders/recorder_config.h"
+#include <qat/recorders/recorder.h>
+
+#include <torch/serialize/input-archive.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <limits>
+#include <ostream>
+#include <utility>
+
+namespace qat {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+constexpr detail::EnumNames<RecorderKind, 5> kKindNames{{{RecorderKind::kMinMaxMinMax, "MinMaxMinMax"},
+                                                         {RecorderKind::kAbsMax, "AbsMax"},
+                                                         {RecorderKind::kMinMaxMva, "MinMaxMva"},
+                                                         {RecorderKind::kMaxMax, "MaxMax"},
+                                                         {RecorderKind::kMaxMva, "MaxMva"}}};
+constexpr detail::EnumNames<RecorderBehaviour, 2> kBehaviourNames{
+    {{RecorderBehaviour::kCorrected, "corrected"}, {RecorderBehaviour::kNnabla, "nnabla"}}};
+
+Recorder::Reduction& process_reduction() {
+  static Recorder::Reduction reduction;
+  return reduction;
+}
+
+bool is_minmax(RecorderKind kind) {
+  return kind == RecorderKind::kMinMaxMinMax || kind == RecorderKind::kMinMaxMva;
+}
+
+torch::Tensor read_buffer(torch::serialize::InputArchive& archive, const std::string& key,
+                          const torch::Tensor& current) {
+  torch::Tensor read;
+  archive.read(key, read, /*is_buffer=*/true);
+  return read.to(current.options());
+}
+
+}  // namespace
+
+std::string to_string(RecorderKind kind) {
+  return detail::enum_name(kKindNames, kind);
+}
+
+RecorderKind parse_recorder_kind(std::string_view text) {
+  constexpr std::string_view kSuffix = "RecorderCallback";
+  const auto name = text.ends_with(kSuffix) ? text.substr(0, text.size() - kSuffix.size()) : text;
+  return detail::parse_enum(kKindNames, "recorder", name);
+}
+
+Recorder::Recorder(RecorderOptions options) : TensorModule("qat::Recorder"), options_(options) {
+  TORCH_CHECK_VALUE(options_.decay >= 0.0 && options_.decay < 1.0,
+                    "qat::Recorder: expected a decay in [0, 1), got ", options_.decay);
+  const auto shape = options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{};
+  min_val_ = register_buffer("min_val", torch::empty(shape, torch::kFloat));
+  max_val_ = register_buffer("max_val", torch::empty(shape, torch::kFloat));
+  recorded_ = register_buffer("recorded", torch::empty({}, torch::kLong));
+  reset();
+}
+
+void Recorder::reset() {
+  const torch::NoGradGuard no_grad;
+  resize_state(options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{});
+  recorded_.zero_();
+}
+
+void Recorder::resize_state(torch::IntArrayRef shape) {
+  // nnabla starts at 0; an empty range is the neutral start.
+  const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kInfinity;
+  min_val_.set_data(torch::full(shape, start, min_val_.options()));
+  max_val_.set_data(torch::full(shape, -start, max_val_.options()));
+}
+
+torch::Tensor Recorder::forward(const torch::Tensor& x) {
+  if (is_training()) record(x);
+  return x;
+}
+
+void Recorder::record(const torch::Tensor& x) {
+  const bool is_recordable =
+      x.is_floating_point() || x.is_complex();  // finite_range refuses complex numbers by name
+  if (!is_recordable || (x.numel() == 0 && !process_reduction())) return;
+  const torch::NoGradGuard no_grad;
+  auto [min, max] = finite_range(x, options_.axis);
+  TORCH_CHECK_VALUE(min_val_.sizes() == min.sizes() || min_val_.numel() == 0, "qat::Recorder: expected ",
+                    min_val_.numel(), " channels along axis ", options_.axis.value_or(0),
+                    ", got a tensor of shape ", x.sizes(), "; reset the recorder to record other channels");
+  min = min.to(min_val_.device());
+  max = max.to(max_val_.device());
+  if (process_reduction()) process_reduction()(min, max);
+  if (min_val_.sizes() != min.sizes()) resize_state(min.sizes());
+  update(min, max);
+}
+
+void Recorder::update(torch::Tensor min, torch::Tensor max) {
+  const auto seen = min <= max;
+  if (!is_minmax(options_.kind)) {
+    const bool is_plain_maximum =
+        options_.behaviour == RecorderBehaviour::kNnabla && options_.kind != RecorderKind::kAbsMax;
+    if (!is_plain_maximum) max = torch::maximum(max, -min);
+    min = -max;
+  }
+  if (options_.kind == RecorderKind::kMinMaxMva || options_.kind == RecorderKind::kMaxMva) {
+    auto new_min = min_val_ * options_.decay + min * (1.0 - options_.decay);
+    auto new_max = max_val_ * options_.decay + max * (1.0 - options_.decay);
+    if (options_.behaviour == RecorderBehaviour::kCorrected) {
+      const auto is_first = min_val_ > max_val_;
+      new_min = torch::where(is_first, min, new_min);
+      new_max = torch::where(is_first, max, new_max);
+    }
+    min = torch::where(seen, new_min, min_val_);
+    max = torch::where(seen, new_max, max_val_);
+  } else {
+    min = torch::minimum(min_val_, min);
+    max = torch::maximum(max_val_, max);
+  }
+  min_val_.copy_(min);
+  max_val_.copy_(max);
+  recorded_.add_(seen.any());
+}
+
+ValueRange Recorder::range() const {
+  TORCH_CHECK(recorded() > 0, "qat::Recorder: nothing was recorded; run some batches in train mode first");
+  const torch::NoGradGuard no_grad;
+  const auto unseen = min_val_ == kInfinity;
+  return {min_val_.masked_fill(unseen, 0.0), max_val_.masked_fill(unseen, 0.0)};
+}
+
+std::int64_t Recorder::recorded() const {
+  return recorded_.item<std::int64_t>();
+}
+
+void Recorder::set_reduction(Reduction reduction) {
+  process_reduction() = std::move(reduction);
+}
+
+void Recorder::load(torch::serialize::InputArchive& archive) {
+  const auto min = read_buffer(archive, "min_val", min_val_);
+  const auto max = read_buffer(archive, "max_val", max_val_);
+  const auto recorded = read_buffer(archive, "recorded", recorded_);
+  TORCH_CHECK(min.dim() == min_val_.dim() && (min.sizes() == min_val_.sizes() || min_val_.numel() == 0),
+              "qat::Recorder: min_val has shape ", min_val_.sizes(), ", the file holds ", min.sizes());
+  TORCH_CHECK(max.sizes() == min.sizes(), "qat::Recorder: the file holds min_val of shape ", min.sizes(),
+              " and max_val of shape ", max.sizes());
+  TORCH_CHECK(recorded.dim() == 0, "qat::Recorder: recorded has shape [], the file holds ", recorded.sizes());
+  min_val_.set_data(min);
+  max_val_.set_data(max);
+  recorded_.set_data(recorded);
+}
+
+std::string Recorder::config() const {
+  nlohmann::ordered_json json{{"type", kRecorderType}, {"kind", to_string(options_.kind)}};
+  json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
+  json["decay"] = options_.decay;
+  json["behaviour"] = detail::enum_name(kBehaviourNames, options_.behaviour);
+  return json.dump();
+}
+
+std::shared_ptr<TensorModule> make_recorder(const nlohmann::json& config) {
+  RecorderOptions options;
+  try {
+    options.kind = parse_recorder_kind(config.at("kind").get<std::string>());
+    if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
+    options.decay = config.at("decay").get<double>();
+    options.behaviour =
+        detail::parse_enum(kBehaviourNames, "behaviour", config.at("behaviour").get<std::string>());
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "qat::Recorder: bad configuration ", config.dump(), ": ", error.what());
+  }
+  return std::make_shared<Recorder>(options);
+}
+
+void Recorder::pretty_print(std::ostream& stream) const {
+  stream << "qat::" << to_string(options_.kind) << "(";
+  if (options_.axis) stream << "axis=" << *options_.axis << ", ";
+  if (options_.kind == RecorderKind::kMinMaxMva || options_.kind == RecorderKind::kMaxMva) {
+    stream << "decay=" << options_.decay << ", ";
+  }
+  if (options_.behaviour != RecorderBehaviour::kCorrected) {
+    stream << "behaviour=" << detail::enum_name(kBehaviourNames, options_.behaviour) << ", ";
+  }
+  stream << "recorded=" << recorded() << ")";
+}
+
+torch::Tensor nnabla_scale(const Recorder& recorder, RangeWidth width, PowerOfTwo power_of_two) {
+  const auto range = recorder.range();
+  const auto numerator =
+      is_minmax(recorder.options().kind) ? (range.max - range.min).clamp_min(1e-24) : range.max * 2.0;
+  const auto scale = (numerator / (width == RangeWidth::kNarrow ? 254.0 : 255.0)).cpu();
+  float* values = scale.mutable_data_ptr<float>();
+  for (std::int64_t c = 0; c < scale.numel(); ++c)
+    values[c] = round_to_power_of_two(values[c], power_of_two);
+  return scale;
+}
+
+}  // namespace qat
