@@ -1,7 +1,7 @@
 #pragma once
 
-// The only way to include Catch2. Torch comes first: its logging header and Catch2 both define CHECK, and with torch last
-// CHECK silently becomes the one that kills the process.
+// The only way to include Catch2. Torch comes first: its logging header and Catch2 both define CHECK, and
+// with torch last CHECK silently becomes the one that kills the process.
 #include <torch/torch.h>
 #undef CHECK
 
