@@ -5,45 +5,72 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace qat::nn {
 
-/// Weight and bias that compute conv/linear and the BatchNorm after it in one step:
-/// f = gamma / sqrt(var + eps); weight' = weight * f along the output channels; bias' = beta + (bias - mean) * f.
+/// A trained BatchNorm in eval mode; all tensors [C].
+struct BatchNormStatistics {
+  torch::Tensor mean;      ///< running mean.
+  torch::Tensor variance;  ///< running variance.
+  torch::Tensor gamma;     ///< undefined: 1.
+  torch::Tensor beta;      ///< undefined: 0.
+  double eps = 1e-5;
+};
+
+/// What such a BatchNorm computes: y = scale * x + shift per channel, scale = gamma / sqrt(variance + eps),
+/// shift = beta - mean * scale. float64 [C].
+struct ChannelAffine {
+  torch::Tensor scale;
+  torch::Tensor shift;
+};
+
+/// Throws: c10::ValueError if mean or variance is undefined.
+ChannelAffine channel_affine(const BatchNormStatistics& bn);
+
+/// Weight and bias that compute a convolution or linear layer and a BatchNorm in one step.
 struct FoldedParameters {
   torch::Tensor weight;
   torch::Tensor bias;
 };
 
-struct BatchNormStatistics {
-  torch::Tensor mean;   ///< running mean [C]
-  torch::Tensor variance;  ///< running variance [C]
-  torch::Tensor gamma;  ///< undefined: 1
-  torch::Tensor beta;   ///< undefined: 0
-  double eps = 1e-5;
-};
+/// The layer, then the BatchNorm: weight' = weight * scale along the output channels,
+/// bias' = shift + bias * scale = beta + (bias - mean) * scale.
+/// `bias` may be undefined (0). `channel_axis`: the weight's axis of output channels (0; 1 for transposed
+/// convolutions, whose `groups` then matter: weight [in, C / groups, ...]). Computed in float64, returned in
+/// the weight's type and on its device. Pure: nothing is changed. Throws: c10::ValueError if the number of
+/// channels differs.
+FoldedParameters fold_batch_norm(const torch::Tensor& weight, const torch::Tensor& bias,
+                                 const BatchNormStatistics& bn, std::int64_t channel_axis = 0,
+                                 std::int64_t groups = 1);
 
-/// `bias` may be undefined (0). `channel_axis`: the weight's axis of output channels (0; 1 for transposed convolutions, whose `groups`
-/// then matter). Computed in float64, returned in the weight's type. Pure: nothing is changed.
-FoldedParameters fold_batch_norm(const torch::Tensor& weight, const torch::Tensor& bias, const BatchNormStatistics& bn,
-                                 std::int64_t channel_axis = 0, std::int64_t groups = 1);
+/// The BatchNorm, then the layer: weight' = weight * scale along the input channels (axis 1, [out, C /
+/// groups, ...]), bias' = bias + sum over inputs of weight * shift. Exact only where the layer pads nothing:
+/// a padded 0 is no scale * 0 + shift. Otherwise as fold_batch_norm.
+FoldedParameters fold_batch_norm_before(const torch::Tensor& weight, const torch::Tensor& bias,
+                                        const BatchNormStatistics& bn, std::int64_t groups = 1);
 
 /// What happened to one BatchNorm.
 struct FoldReport {
-  std::string batch_norm;          ///< module path
-  std::string into;                ///< path of the layer that absorbed it; "" if none
-  std::string why_not;             ///< reason if it was not folded
+  std::string batch_norm;                       ///< module path
+  std::string into;                             ///< path of the layer that absorbed it; "" if none
+  std::string why_not;                          ///< reason if it was not folded
   std::vector<std::string> removed_parameters;  ///< paths that are no parameters any more
   std::vector<std::string> added_parameters;    ///< paths of new parameters (a bias that did not exist)
 };
 
-/// Folds each BatchNorm into the convolution or linear layer before it, where that is exact: the layer's output has no other
-/// consumer, both are qat::nn layers called once, running statistics exist, the channel axes agree (Linear only with (N, C) input).
-/// Module surgery: the layer's weight is overwritten in place (same parameter), a missing bias is created; the BatchNorm
-/// becomes the identity, keeps nothing trainable, prints so. Uses running statistics in any mode. A second call finds nothing to fold.
+/// What fold_batch_norms would do; changes nothing.
+std::vector<FoldReport> plan_batch_norm_folds(torch::nn::Module& model, const Graph& graph);
+
+/// Folds each BatchNorm into the convolution or linear layer before it, where that is exact: the layer's
+/// output has no other consumer, both are qat::nn layers that are called once and share no parameter with
+/// another, their slots are empty, running statistics exist, the channel axes agree (Linear only with (N, C)
+/// input). Module surgery: the layer's weight is overwritten in place (same parameter), a missing bias is
+/// created (it requires a gradient if the weight does); the BatchNorm becomes the identity, keeps nothing
+/// trainable, prints so. Uses running statistics in any mode. A second call finds nothing to fold. One report
+/// for each BatchNorm of `graph`, those that were folded before aside.
 std::vector<FoldReport> fold_batch_norms(torch::nn::Module& model, const Graph& graph);
 
 }  // namespace qat::nn

@@ -3,6 +3,7 @@
 #include <qat/graph/capture.h>
 #include <qat/nn/fold_batch_norm.h>
 #include <qat/schedulers/phase.h>
+#include <qat/schedulers/placement.h>
 #include <qat/schedulers/qat_config.h>
 
 #include <torch/nn/module.h>
@@ -12,39 +13,47 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace qat {
 
 /// Leads a model through FLOAT -> RECORDING -> TRAINING while the user's training loop runs.
 ///
-/// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t) exactly r
-/// iterations run in float, t - r record, the rest train with quantizers. Or call start_recording() and
-/// start_training() yourself.
-/// Example:
-///   qat::QATScheduler scheduler(net, {torch::randn({2, 1, 28, 28})}, qat::integer_only_config(), &optimizer);
-///   for (auto& batch : batches) { scheduler.step(); ...forward, backward, optimizer.step()... }
+/// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t)
+/// exactly r iterations run in float, t - r record, the rest train with quantizers. Or call start_recording()
+/// and start_training() yourself. Example:
+///   qat::QATScheduler scheduler(net, {torch::randn({2, 1, 28, 28})}, qat::integer_only_config(),
+///   &optimizer); for (auto& batch : batches) { scheduler.step(); ...forward, backward, optimizer.step()... }
 class QATScheduler {
  public:
-  /// `model`: holder or shared_ptr of a module; ownership is shared. `example_inputs`: a batch as forward takes it; kept for captures.
-  /// `optimizer`: may be nullptr; else it must outlive the scheduler; parameters that vanish by folding leave it,
-  /// new ones (a bias) join the group of the layer's weight, the state of all others is untouched.
-  /// Throws: c10::ValueError if the configuration is invalid or the model has no qat::nn layer.
+  /// `model`: holder or shared_ptr of a module; ownership is shared. `example_inputs`: a batch as forward
+  /// takes it; kept for captures. `optimizer`: may be nullptr; else it must outlive the scheduler; parameters
+  /// that vanish by folding leave it, new ones (a bias) join the group of the layer's weight, the state of
+  /// all others is untouched. Throws: c10::ValueError if the configuration is invalid or names a class that
+  /// neither the model nor a preset has, if the model has no qat::nn layer.
   template <class ModulePointer>
-  QATScheduler(ModulePointer model, std::vector<torch::Tensor> example_inputs, QATConfig config = tensorrt_config(),
-               torch::optim::Optimizer* optimizer = nullptr)
-      : QATScheduler(std::shared_ptr<torch::nn::Module>(shared_module(model)), forward_function(model), std::move(example_inputs),
-                     std::move(config), optimizer) {}
-  QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunction forward, std::vector<torch::Tensor> example_inputs,
-               QATConfig config, torch::optim::Optimizer* optimizer);
+  QATScheduler(ModulePointer model, std::vector<torch::Tensor> example_inputs,
+               QATConfig config = tensorrt_config(), torch::optim::Optimizer* optimizer = nullptr)
+      : QATScheduler(std::shared_ptr<torch::nn::Module>(shared_module(model)), forward_function(model),
+                     std::move(example_inputs), std::move(config), optimizer) {}
+  QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunction forward,
+               std::vector<torch::Tensor> example_inputs, QATConfig config,
+               torch::optim::Optimizer* optimizer);
 
-  /// Counts an iteration and makes the transition that is due. Validation forwards do not count.
+  /// Counts an iteration and makes the transition that is due. Validation forwards do not count. If a
+  /// transition throws, the iteration does not count.
   void step();
-  /// FLOAT -> RECORDING now: captures the graph, folds BatchNorm, places recorders, holds the parameters.
-  /// Throws: c10::Error if the phase is another; if capture fails. The model is unchanged then.
+  /// FLOAT -> RECORDING now: captures the graph, folds BatchNorm, places recorders, holds the parameters:
+  /// until TRAINING backward() and the optimizer's step() run and change none. (Parameters of modules that
+  /// are no qat::nn layers are held by requires_grad(false). A loss that reads parameters directly still
+  /// moves them.) BatchNorm that is not folded goes on updating its running statistics, once for each forward
+  /// in train mode. Throws: c10::Error if the phase is another; if a slot is occupied; as capture and
+  /// place_quantizers. The model is unchanged then.
   void start_recording();
-  /// RECORDING -> TRAINING now: replaces recorders by quantizers, scales the learning rate once.
-  /// Throws: c10::Error if the phase is another, or naming the slots that recorded nothing. The model is unchanged then.
+  /// RECORDING -> TRAINING now: replaces recorders by quantizers, scales the learning rate of all groups
+  /// once. A slot that holds a quantizer already (set by hand) keeps it. Throws: c10::Error if the phase is
+  /// another, or naming the slots that recorded nothing. The model is unchanged then.
   void start_training();
 
   Phase phase() const { return phase_; }
@@ -52,16 +61,30 @@ class QATScheduler {
   const QATConfig& config() const { return config_; }
   /// The graph as captured at the last transition (after folding). Empty in FLOAT.
   const Graph& graph() const { return graph_; }
-  /// What became of each BatchNorm.
+  /// What became of each BatchNorm; empty after restore().
   const std::vector<nn::FoldReport>& folds() const { return folds_; }
-  /// A table: layer, slot, quantizer or recorder, range; and the functional operations without a slot.
+  /// A table: layer, slot, quantizer or recorder, range; what became of each BatchNorm; the functional
+  /// operations without a slot.
   std::string summary() const;
+
+  /// Phase, iteration and held foreign parameters as a JSON object, for checkpoints.
+  std::string state() const;
+  /// Takes such a state over. The model must hold what the phase needs (load_checkpoint first); the learning
+  /// rate is not scaled again. Links are rebuilt. Throws: c10::ValueError if the text is no such object,
+  /// c10::Error if the model is in another phase; nothing is changed then.
+  void restore(const std::string& state);
 
  private:
   template <class Module>
-  static std::shared_ptr<torch::nn::Module> shared_module(const torch::nn::ModuleHolder<Module>& holder) { return holder.ptr(); }
+  static std::shared_ptr<torch::nn::Module> shared_module(const torch::nn::ModuleHolder<Module>& holder) {
+    return holder.ptr();
+  }
   template <class Module>
-  static std::shared_ptr<torch::nn::Module> shared_module(const std::shared_ptr<Module>& pointer) { return pointer; }
+  static std::shared_ptr<torch::nn::Module> shared_module(const std::shared_ptr<Module>& pointer) {
+    return pointer;
+  }
+  void hold_parameters();
+  void release_parameters();
 
   std::shared_ptr<torch::nn::Module> model_;
   ForwardFunction forward_;
@@ -72,6 +95,7 @@ class QATScheduler {
   std::int64_t iteration_ = 0;
   Graph graph_;
   std::vector<nn::FoldReport> folds_;
+  std::vector<std::string> frozen_;  // foreign parameters that are held
 };
 
 }  // namespace qat

@@ -1,0 +1,218 @@
+#include "schedulers/optimizer_parameters.h"
+#include "schedulers/slot_contents.h"
+#include <qat/quantizers/quantizer.h>
+#include <qat/schedulers/qat_scheduler.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <set>
+
+namespace qat {
+namespace {
+
+using detail::LayerMap;
+
+void check_class_names(const QATConfig& config, const LayerMap& layers) {
+  std::set<std::string> known;
+  for (const auto& [path, layer] : layers)
+    known.insert(class_name(layer->module().name()));
+  const std::string in_model = fmt::format("{}", fmt::join(known, ", "));
+  const QATConfig defaults;
+  for (const auto& names :
+       {defaults.skip_inputs_layers, defaults.skip_outputs_layers, tensorrt_config().record_layers}) {
+    known.insert(names.begin(), names.end());
+  }
+  const auto check = [&](const char* field, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      TORCH_CHECK_VALUE(known.contains(name), "QATScheduler: ", field, " lists \"", name,
+                        "\", but the model has no layer of such a class; it has ", in_model);
+    }
+  };
+  check("record_layers", config.record_layers);
+  check("skip_inputs_layers", config.skip_inputs_layers);
+  check("skip_outputs_layers", config.skip_outputs_layers);
+}
+
+std::set<std::string> folded_paths(const std::vector<nn::FoldReport>& folds) {
+  std::set<std::string> paths;
+  for (const nn::FoldReport& fold : folds) {
+    if (!fold.into.empty()) paths.insert(fold.batch_norm);
+  }
+  return paths;
+}
+
+// Which phase the slots of a model speak of.
+Phase phase_of_slots(const LayerMap& layers) {
+  Phase phase = Phase::kFloat;
+  for (const auto& [path, layer] : layers) {
+    for (const nn::SlotId id : layer->occupied_slots()) {
+      const auto content = layer->slot(id);
+      if (std::dynamic_pointer_cast<Recorder>(content)) return Phase::kRecording;
+      phase = Phase::kTraining;
+    }
+  }
+  return phase;
+}
+
+// Parameters of modules that are neither qat::nn layers nor slots.
+std::vector<std::pair<std::string, torch::Tensor>> foreign_parameters(torch::nn::Module& model) {
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  for (const auto& module : model.named_modules()) {
+    const torch::nn::Module* pointer = module.value().get();
+    if (dynamic_cast<const nn::QuantizableLayer*>(pointer) || dynamic_cast<const TensorModule*>(pointer))
+      continue;
+    for (const auto& parameter : module.value()->named_parameters(/*recurse=*/false)) {
+      const std::string prefix = module.key().empty() ? "" : module.key() + ".";
+      result.emplace_back(prefix + parameter.key(), parameter.value());
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+QATScheduler::QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunction forward,
+                           std::vector<torch::Tensor> example_inputs, QATConfig config,
+                           torch::optim::Optimizer* optimizer)
+    : model_(std::move(model)),
+      forward_(std::move(forward)),
+      example_inputs_(std::move(example_inputs)),
+      config_(std::move(config)),
+      optimizer_(optimizer) {
+  TORCH_CHECK_VALUE(model_ && forward_, "QATScheduler: expected a model and its forward function");
+  config_.validate();
+  const LayerMap layers = detail::layer_map(*model_);
+  TORCH_CHECK_VALUE(!layers.empty(), "QATScheduler: ", model_->name(),
+                    " has no qat::nn layer; build it with `namespace nn = qat::nn;`");
+  check_class_names(config_, layers);
+}
+
+void QATScheduler::step() {
+  if (iteration_ == config_.niter_to_recording && phase_ == Phase::kFloat) {
+    start_recording();
+  } else if (iteration_ == config_.niter_to_training && phase_ == Phase::kRecording) {
+    start_training();
+  }
+  ++iteration_;
+}
+
+void QATScheduler::start_recording() {
+  TORCH_CHECK(phase_ == Phase::kFloat, "QATScheduler: recording starts from FLOAT, the phase is ",
+              to_string(phase_));
+  const LayerMap layers = detail::layer_map(*model_);
+  for (const auto& [path, layer] : layers) {
+    TORCH_CHECK(
+        layer->occupied_slots().empty(), "QATScheduler: ", layer->describe(),
+        " holds slots already; restore() continues with a loaded model, clear_slots() makes it float again");
+  }
+  Graph graph = capture(*model_, forward_, example_inputs_);
+  std::vector<nn::FoldReport> folds;
+  if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
+  const std::set<std::string> folded = folded_paths(folds);
+  const Placement placement = place_quantizers(graph, layer_traits(*model_), config_, folded);
+
+  // Everything is checked; from here on the model changes.
+  if (!folded.empty()) {
+    const auto before = model_->named_parameters();
+    folds = nn::fold_batch_norms(*model_, graph);
+    for (const nn::FoldReport& fold : folds) {
+      if (!optimizer_ || fold.into.empty()) continue;
+      for (const std::string& path : fold.removed_parameters)
+        detail::remove_parameter(*optimizer_, before[path]);
+      nn::QuantizableLayer& layer = *layers.at(fold.into);
+      if (fold.added_parameters.empty()) continue;
+      detail::add_parameter_like(*optimizer_, *layer.bias_parameter(), *layer.weight_parameter());
+    }
+    graph = capture(*model_, forward_, example_inputs_);
+  }
+  detail::fill_with_recorders(placement, layers, config_);
+  hold_parameters();
+  graph_ = std::move(graph);
+  folds_ = std::move(folds);
+  phase_ = Phase::kRecording;
+}
+
+void QATScheduler::start_training() {
+  TORCH_CHECK(phase_ == Phase::kRecording,
+              "QATScheduler: training with quantizers starts from RECORDING, the phase is ",
+              to_string(phase_));
+  Graph graph = capture(*model_, forward_, example_inputs_);
+  const Placement placement = place_quantizers(graph, layer_traits(*model_), config_);
+  detail::fill_with_quantizers(placement, detail::layer_map(*model_), config_);
+  release_parameters();
+  if (optimizer_) {
+    for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+      group.options().set_lr(group.options().get_lr() * config_.learning_rate_scale);
+    }
+  }
+  graph_ = std::move(graph);
+  phase_ = Phase::kTraining;
+}
+
+void QATScheduler::hold_parameters() {
+  bool can_differentiate = false;
+  for (const auto& [path, layer] : detail::layer_map(*model_)) {
+    layer->hold_parameters(true);
+    for (torch::Tensor& parameter : layer->module().parameters(/*recurse=*/false)) {
+      can_differentiate = can_differentiate || parameter.requires_grad();
+      parameter.mutable_grad() = torch::Tensor();
+    }
+  }
+  // If no layer of ours has a parameter, these are all that a loss can be differentiated by: they go on
+  // training.
+  if (!can_differentiate) return;
+  for (auto& [path, parameter] : foreign_parameters(*model_)) {
+    if (!parameter.requires_grad()) continue;
+    parameter.set_requires_grad(false);
+    parameter.mutable_grad() = torch::Tensor();
+    frozen_.push_back(path);
+  }
+}
+
+void QATScheduler::release_parameters() {
+  for (const auto& [path, layer] : detail::layer_map(*model_))
+    layer->hold_parameters(false);
+  for (auto& [path, parameter] : foreign_parameters(*model_)) {
+    const bool was_frozen = std::find(frozen_.begin(), frozen_.end(), path) != frozen_.end();
+    if (was_frozen) parameter.set_requires_grad(true);
+  }
+  frozen_.clear();
+}
+
+std::string QATScheduler::state() const {
+  return nlohmann::ordered_json(
+             {{"phase", to_string(phase_)}, {"iteration", iteration_}, {"frozen", frozen_}})
+      .dump();
+}
+
+void QATScheduler::restore(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool valid = json.is_object() && json.contains("phase") && json["phase"].is_string() &&
+                     json.contains("iteration") && json["iteration"].is_number_integer() &&
+                     json.contains("frozen") && json["frozen"].is_array();
+  TORCH_CHECK_VALUE(valid, "QATScheduler: expected the text of state(), got \"", text.substr(0, 80), "\"");
+  const Phase phase = parse_phase(json["phase"].get<std::string>());
+  const LayerMap layers = detail::layer_map(*model_);
+  const Phase found = phase_of_slots(layers);
+  TORCH_CHECK(found == phase, "QATScheduler: the state is of phase ", to_string(phase),
+              ", the slots of the model are of ", to_string(found),
+              "; load the checkpoint that was saved with this state first");
+  nn::relink(*model_);
+  Graph graph;
+  if (phase != Phase::kFloat) graph = capture(*model_, forward_, example_inputs_);
+
+  release_parameters();
+  if (phase == Phase::kRecording) {
+    hold_parameters();
+    frozen_ = json["frozen"].get<std::vector<std::string>>();
+  }
+  phase_ = phase;
+  iteration_ = json["iteration"].get<std::int64_t>();
+  graph_ = std::move(graph);
+  folds_.clear();
+}
+
+}  // namespace qat

@@ -1,0 +1,160 @@
+#include "schedulers/slot_contents.h"
+
+#include <qat/quantizers/bias_quantizer.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <utility>
+
+namespace qat::detail {
+namespace {
+
+using nn::QuantizableLayer;
+
+std::optional<std::int64_t> weight_axis(const QuantizableLayer& layer, const QATConfig& config) {
+  // An embedding has an output channel for each number of a row; its rows are looked up, not summed: one
+  // scale.
+  const bool has_channels = layer.input_count() != 0;
+  return config.channel_wise && has_channels ? std::optional(layer.weight_channel_axis()) : std::nullopt;
+}
+
+RangeWidth width(const QATConfig& config) {
+  return config.narrow_range ? RangeWidth::kNarrow : RangeWidth::kFull;
+}
+
+AffineQuantizerOptions common_options(const QATConfig& config) {
+  return {.power_of_two = config.pow2,
+          .rounding = config.round_mode,
+          .straight_through = config.straight_through};
+}
+
+std::shared_ptr<AffineQuantizer> weight_quantizer(const QuantizableLayer& layer, const ValueRange& range,
+                                                  const QATConfig& config) {
+  AffineQuantizerOptions options = common_options(config);
+  options.range = IntegerRange(config.weight_bits, Signedness::kSigned, width(config));
+  options.axis = weight_axis(layer, config);
+  if (config.weight_range_current) options.scale_source = ScaleSource::kCurrent;
+  auto quantizer = std::make_shared<AffineQuantizer>(options);
+  if (!config.weight_range_current) quantizer->set_range(range);
+  return quantizer;
+}
+
+std::shared_ptr<AffineQuantizer> activation_quantizer(const ValueRange& range, const QATConfig& config) {
+  AffineQuantizerOptions options = common_options(config);
+  if (config.activation_range == ActivationRange::kSigned) {
+    options.range = IntegerRange(config.activation_bits, Signedness::kSigned, width(config));
+  } else {
+    options.range = IntegerRange(config.activation_bits, Signedness::kUnsigned);
+    const bool starts_at_zero = range.min.item<float>() >= 0.0F;
+    options.symmetry = starts_at_zero ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
+  }
+  auto quantizer = std::make_shared<AffineQuantizer>(options);
+  quantizer->set_range(range);
+  return quantizer;
+}
+
+ValueRange joint(const std::optional<ValueRange>& a, const ValueRange& b) {
+  if (!a) return b;
+  return {torch::minimum(a->min, b.min), torch::maximum(a->max, b.max)};
+}
+
+// What recorders saw; collects the slots that saw nothing.
+class Recorded {
+ public:
+  explicit Recorded(const LayerMap& layers) : layers_(layers) {}
+
+  // nullopt if the slot holds a quantizer, or nothing was recorded.
+  std::optional<ValueRange> range(const PlacedSlot& slot) {
+    const auto content = layers_.at(slot.layer)->slot(slot.id);
+    if (std::dynamic_pointer_cast<Quantizer>(content)) return std::nullopt;
+    const auto recorder = std::dynamic_pointer_cast<Recorder>(content);
+    if (recorder && recorder->recorded() > 0) return recorder->range();
+    missing_.push_back(slot_path(slot));
+    return std::nullopt;
+  }
+
+  void check() const {
+    TORCH_CHECK(missing_.empty(), "QATScheduler: nothing was recorded by ",
+                fmt::format("{}", fmt::join(missing_, ", ")),
+                "; run at least one forward pass in train mode during RECORDING");
+  }
+
+ private:
+  const LayerMap& layers_;
+  std::vector<std::string> missing_;
+};
+
+}  // namespace
+
+LayerMap layer_map(torch::nn::Module& model) {
+  const auto layers = nn::quantizable_layers(model);
+  return {layers.begin(), layers.end()};
+}
+
+std::string slot_path(const PlacedSlot& slot) {
+  return slot.layer.empty() ? slot.id.name() : slot.layer + "." + slot.id.name();
+}
+
+void fill_with_recorders(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
+  for (const ScaleGroup& group : placement.activations) {
+    for (const PlacedSlot& slot : group) {
+      const RecorderOptions options{.kind = config.recorder_activation, .decay = config.recorder_decay};
+      layers.at(slot.layer)->set_slot(slot.id, std::make_shared<Recorder>(options));
+    }
+  }
+  for (const PlacedSlot& slot : placement.weights) {
+    QuantizableLayer& layer = *layers.at(slot.layer);
+    const RecorderOptions options{
+        .kind = config.recorder_weight, .axis = weight_axis(layer, config), .decay = config.recorder_decay};
+    layer.set_slot(slot.id, std::make_shared<Recorder>(options));
+  }
+}
+
+void fill_with_quantizers(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
+  Recorded recorded(layers);
+  std::vector<std::optional<ValueRange>> activations;
+  for (const ScaleGroup& group : placement.activations) {
+    std::optional<ValueRange> range;
+    for (const PlacedSlot& slot : group) {
+      if (const auto seen = recorded.range(slot)) range = joint(range, *seen);
+    }
+    activations.push_back(range);
+  }
+  std::vector<std::optional<ValueRange>> weights;
+  for (const PlacedSlot& slot : placement.weights)
+    weights.push_back(recorded.range(slot));
+  recorded.check();
+
+  std::vector<std::pair<PlacedSlot, std::shared_ptr<TensorModule>>> contents;
+  for (std::size_t i = 0; i < activations.size(); ++i) {
+    const PlacedSlot& owner = placement.activations[i].front();
+    const bool set_by_hand =
+        std::dynamic_pointer_cast<Quantizer>(layers.at(owner.layer)->slot(owner.id)) != nullptr;
+    if (!set_by_hand) contents.emplace_back(owner, activation_quantizer(*activations[i], config));
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!weights[i]) continue;
+    const PlacedSlot& slot = placement.weights[i];
+    contents.emplace_back(slot, weight_quantizer(*layers.at(slot.layer), *weights[i], config));
+  }
+  for (const PlacedSlot& slot : placement.biases) {
+    contents.emplace_back(slot, std::make_shared<BiasQuantizer>(config.round_mode));
+  }
+
+  // Nothing fails from here on.
+  for (const auto& [slot, content] : contents)
+    layers.at(slot.layer)->set_slot(slot.id, content);
+  const auto link = [&](const PlacedSlot& from, const PlacedSlot& to, bool applies) {
+    layers.at(from.layer)->set_link(from.id, {slot_path(to), applies, layers.at(to.layer)->slot(to.id)});
+  };
+  for (const ScaleGroup& group : placement.activations) {
+    for (std::size_t i = 1; i < group.size(); ++i)
+      link(group[i], group.front(), true);
+  }
+  for (const PlacedLink& each : placement.links)
+    link(each.from, each.to, each.applies);
+}
+
+}  // namespace qat::detail

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <qat/nn/quantizable_layer.h>
+#include <qat/quantizers/affine_quantizer.h>
+#include <qat/recorders/recorder.h>
+#include <qat/schedulers/placement.h>
+#include <qat/schedulers/qat_config.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace qat::detail {
+
+/// The layers of a model by path.
+using LayerMap = std::map<std::string, nn::QuantizableLayer*>;
+LayerMap layer_map(torch::nn::Module& model);
+
+/// Puts a recorder into each slot of the placement (biases have none).
+void fill_with_recorders(const Placement& placement, const LayerMap& layers, const QATConfig& config);
+
+/// Replaces the recorders by quantizers of their ranges, sets links, quantizes biases. A scale group gets the
+/// joint range of its members. Throws: c10::Error naming all slots that recorded nothing; nothing is changed
+/// then.
+void fill_with_quantizers(const Placement& placement, const LayerMap& layers, const QATConfig& config);
+
+/// "features.0.weight_slot".
+std::string slot_path(const PlacedSlot& slot);
+
+}  // namespace qat::detail
