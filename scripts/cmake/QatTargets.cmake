@@ -1,16 +1,19 @@
 # Helpers that give every target of the project the same flags.
 
+# Paths below the source tree are relative for ccache, and the working folder is not hashed: checkouts share one cache.
 find_program(QAT_CCACHE ccache)
 if(QAT_CCACHE)
-  # Paths relative to the source tree and no hash of the working folder: several checkouts share one cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
-      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" ${QAT_CCACHE})
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${QAT_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 find_program(QAT_MOLD mold)
 
-# qat_compile_options(<target>): warnings, sanitizers, the precompiled header.
+# qat_compile_options(<target>): warnings, sanitizers, the faster linker.
 function(qat_compile_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${QAT_WERROR}>:-Werror>)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${QAT_WERROR}>>:-Werror>)
   if(QAT_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize=vptr -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)
@@ -20,31 +23,42 @@ function(qat_compile_options target)
   endif()
 endfunction()
 
-# One precompiled header for all targets: the header takes half a minute, each file that reuses it saves ten seconds.
+# qat_use_pch(<target>): the one precompiled header of LibTorch. A file that includes <torch/torch.h> compiles in less than
+# half the time. Files that include no torch header at all are faster without: see qat_without_pch.
 function(qat_use_pch target)
   if(NOT QAT_PCH)
     return()
   endif()
   if(NOT TARGET qat_pch)
-    file(WRITE ${PROJECT_BINARY_DIR}/pch/qat_pch.cpp "")
-    add_library(qat_pch OBJECT ${PROJECT_BINARY_DIR}/pch/qat_pch.cpp)
+    set(empty ${PROJECT_BINARY_DIR}/pch/qat_pch.cpp)
+    file(CONFIGURE OUTPUT ${empty} CONTENT "")
+    add_library(qat_pch OBJECT ${empty})
     target_link_libraries(qat_pch PRIVATE qat_torch)
     target_precompile_headers(qat_pch PRIVATE <torch/torch.h>)
-    target_compile_options(qat_pch PRIVATE -fpch-preprocess -Wall -Wextra $<$<BOOL:${QAT_WERROR}>:-Werror>)
+    target_compile_options(qat_pch PRIVATE -fpch-preprocess)
+    qat_compile_options(qat_pch)
   endif()
-  target_compile_options(${target} PRIVATE -fpch-preprocess)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # lets ccache see through it
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # programs too must use -fPIC as the header does
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
   target_precompile_headers(${target} REUSE_FROM qat_pch)
 endfunction()
 
-# qat_add_package(<target> EXPORT <name> DEPENDS <targets>... SYSTEM_DEPENDS <targets>...): a library of the current
-# folder's include/ and src/. SYSTEM_DEPENDS are header-only libraries for the sources; the installed package does not need them.
+# qat_without_pch(<file>...): files of the current folder that include no torch header.
+function(qat_without_pch)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
+# qat_add_package(<target> EXPORT <name> DEPENDS <targets>... HEADERS_ONLY <targets>... LIBRARIES <targets>...): a library
+# of the current folder's include/ and src/. DEPENDS are seen by users of the package. The sources alone use HEADERS_ONLY,
+# which an installed package does not need any more, and LIBRARIES, which qatConfig.cmake must find again.
 function(qat_add_package target)
-  cmake_parse_arguments(arg "" "EXPORT" "DEPENDS;SYSTEM_DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "" "EXPORT" "DEPENDS;HEADERS_ONLY;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/")
   if(NOT sources)  # nothing to compile in this package yet
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp "")
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
+    file(CONFIGURE OUTPUT ${sources} CONTENT "")
   endif()
   add_library(${target} ${sources})
   add_library(qat::${arg_EXPORT} ALIAS ${target})
@@ -53,8 +67,8 @@ function(qat_add_package target)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
-  list(TRANSFORM arg_SYSTEM_DEPENDS REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
-  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_SYSTEM_DEPENDS})
+  list(TRANSFORM arg_HEADERS_ONLY REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
+  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_HEADERS_ONLY} ${arg_LIBRARIES})
   qat_compile_options(${target})
   qat_use_pch(${target})
   install(TARGETS ${target} EXPORT qatTargets)
