@@ -1,5 +1,6 @@
 #pragma once
 
+#include <qat/numerics/elementary.h>
 #include <qat/numerics/host_device.h>
 
 #include <cmath>
@@ -43,19 +44,16 @@ inline constexpr float kScaleCeiling = 0x1.fffffep127F;
 inline constexpr float kPowerOfTwoCeiling = 0x1p127F;
 
 /// 2^ceil(log2 v), 2^round(log2 v) or 2^floor(log2 v); kNotRound returns v. Exact for every float,
-/// sub-normals included: v lies nearer to the upper power if its mantissa exceeds sqrt(1/2), which squaring
-/// in double decides exactly. As by logarithms: 0 gives 0, infinity gives infinity, a negative number or NaN
-/// gives NaN. kCeil and kRound give infinity where 2^128 would be needed.
+/// sub-normals included: no logarithm is taken. As by logarithms 0 gives 0, infinity gives infinity, a
+/// negative number or NaN gives NaN. kCeil and kRound give infinity where 2^128 would be needed.
 QAT_HOST_DEVICE float round_to_power_of_two(float value, PowerOfTwo rounding) {
   if (rounding == PowerOfTwo::kNotRound || value == 0.0F || value == INFINITY) return value;
   if (!(value > 0.0F)) return NAN;
+  if (rounding == PowerOfTwo::kRound) return nearest_power_of_two(value);
   int exponent = 0;
-  const double mantissa =
-      std::frexp(value, &exponent);  // value = mantissa * 2^exponent, mantissa in [0.5, 1)
-  const bool up = rounding == PowerOfTwo::kCeil    ? mantissa > 0.5
-                  : rounding == PowerOfTwo::kRound ? mantissa * mantissa > 0.5
-                                                   : false;
-  return std::ldexp(1.0F, up ? exponent : exponent - 1);
+  const float mantissa = std::frexp(value, &exponent);  // value = mantissa * 2^exponent, mantissa in [0.5, 1)
+  const bool is_up = rounding == PowerOfTwo::kCeil && mantissa > 0.5F;
+  return std::ldexp(1.0F, is_up ? exponent : exponent - 1);
 }
 
 /// Scale and zero point of one channel: real = scale * (code - zero_point).
