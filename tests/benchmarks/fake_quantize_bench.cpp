@@ -9,7 +9,7 @@
 
 #include <qat/autograd/fake_quantize.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
