@@ -45,7 +45,11 @@ std::vector<SlotRow> slot_table(torch::nn::Module& model) {
       const auto content = layer->slot(id);
       std::ostringstream text;
       content->pretty_print(text);
-      SlotRow row{path, class_name(layer->module().name()), id.name(), text.str()};
+      SlotRow row;
+      row.path = path;
+      row.type = class_name(layer->module().name());
+      row.slot = id.name();
+      row.quantizer = text.str();
       if (const auto end = row.slot.find("_slot"); end != std::string::npos) row.slot.erase(end, 5);
       if (auto* quantizer = dynamic_cast<Quantizer*>(content.get())) {
         const bool is_weight = id.kind == nn::SlotId::Kind::kWeight;
