@@ -23,8 +23,9 @@ function(qat_compile_options target)
   endif()
 endfunction()
 
-# qat_use_pch(<target>): the one precompiled header of LibTorch. A file that includes <torch/torch.h> compiles in less than
-# half the time. Files that include no torch header at all are faster without: see qat_without_pch.
+# qat_use_pch(<target>): the one precompiled header, of the parts of LibTorch that nearly every file includes. All of
+# <torch/torch.h> would cost each file more: the templates it leaves pending are instantiated in every one.
+# Files that include no torch header at all are faster without: see qat_without_pch.
 function(qat_use_pch target)
   if(NOT QAT_PCH)
     return()
@@ -34,7 +35,8 @@ function(qat_use_pch target)
     file(CONFIGURE OUTPUT ${empty} CONTENT "")
     add_library(qat_pch OBJECT ${empty})
     target_link_libraries(qat_pch PRIVATE qat_torch)
-    target_precompile_headers(qat_pch PRIVATE <torch/torch.h>)
+    target_precompile_headers(qat_pch PRIVATE <torch/types.h> <torch/nn/module.h> <torch/nn/cloneable.h>
+                                              <torch/csrc/autograd/custom_function.h>)
     target_compile_options(qat_pch PRIVATE -fpch-preprocess)
     qat_compile_options(qat_pch)
   endif()

@@ -2,7 +2,7 @@
 
 // The only way to include Catch2. Torch comes first: its logging header and Catch2 both define CHECK, and
 // with torch last CHECK silently becomes the one that kills the process.
-#include <torch/torch.h>
+#include <torch/types.h>
 #undef CHECK
 
 #if __has_include(<catch2/catch_all.hpp>)

@@ -6,7 +6,6 @@
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
-#include <torch/csrc/jit/passes/normalize_ops.h>
 #include <torch/csrc/jit/passes/shape_analysis.h>
 
 #include <fmt/format.h>
@@ -260,12 +259,17 @@ class TraceReader {
     return false;
   }
 
-  /// The operator's name, spelled as its main alias; convolutions by kind and dimensions, "aten::conv2d".
+  /// The operator's name; convolutions by kind and dimensions, "aten::conv2d"; synonyms by the usual name.
   static std::string operator_name(const jit::Node* node) {
-    auto kind = node->kind();
-    const auto& aliases = jit::getOperatorAliasMap();
-    if (const auto alias = aliases.find(kind); alias != aliases.end()) kind = alias->second;
-    const std::string name = kind.toQualString();
+    static const std::unordered_map<std::string, std::string> synonyms = {
+        {"aten::concat", "aten::cat"},         {"aten::concatenate", "aten::cat"},
+        {"aten::multiply", "aten::mul"},       {"aten::multiply_", "aten::mul_"},
+        {"aten::subtract", "aten::sub"},       {"aten::subtract_", "aten::sub_"},
+        {"aten::swapaxes", "aten::transpose"}, {"aten::swapdims", "aten::transpose"},
+        {"aten::moveaxis", "aten::movedim"},   {"aten::linalg_matmul", "aten::matmul"},
+    };
+    const std::string name = node->kind().toQualString();
+    if (const auto synonym = synonyms.find(name); synonym != synonyms.end()) return synonym->second;
     if (name != "aten::_convolution" && name != "aten::convolution") return name;
     const auto transposed = jit::toIValue(node->namedInput("transposed"));
     const auto weight = node->namedInput("weight")->type()->expect<c10::TensorType>()->dim();
