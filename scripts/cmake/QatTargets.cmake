@@ -47,7 +47,7 @@ function(qat_use_pch target)
   endif()
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # lets ccache see through it
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # programs too must use -fPIC as the header does
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  target_compile_options(${target} PRIVATE $<IF:$<COMPILE_LANGUAGE:CUDA>,-Xcompiler=-fPIC,-fPIC>)
   target_precompile_headers(${target} REUSE_FROM ${pch})
 endfunction()
 
@@ -64,11 +64,16 @@ endfunction()
 
 # qat_add_package(<target> EXPORT <name> DEPENDS <targets>... HEADERS_ONLY <targets>... LIBRARIES <targets>...): a library
 # of the current folder's include/ and src/. DEPENDS are seen by users of the package. The sources alone use HEADERS_ONLY,
-# which an installed package does not need any more, and LIBRARIES, which qatConfig.cmake must find again.
+# which an installed package does not need any more, and LIBRARIES, which qatConfig.cmake must find again. With QAT_CUDA the
+# .cu files are compiled too, and all sources see the definition QAT_CUDA.
 function(qat_add_package target)
   cmake_parse_arguments(arg "" "EXPORT" "DEPENDS;HEADERS_ONLY;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/")
+  if(QAT_CUDA)
+    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
+    list(APPEND sources ${cuda_sources})
+  endif()
   if(NOT sources)  # nothing to compile in this package yet
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
     file(CONFIGURE OUTPUT ${sources} CONTENT "")
@@ -77,6 +82,7 @@ function(qat_add_package target)
   add_library(qat::${arg_EXPORT} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_EXPORT} VERSION ${PROJECT_VERSION} SOVERSION 0)
   target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_definitions(${target} PRIVATE $<$<BOOL:${QAT_CUDA}>:QAT_CUDA>)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
