@@ -3,7 +3,7 @@
 #include <qat/graph/capture.h>
 #include <qat/graph/layer_scope.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <string>

@@ -1,6 +1,5 @@
 #include <qat/recorders/recorder.h>
 
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +15,9 @@ using qat::RangeWidth;
 using qat::Recorder;
 using qat::RecorderBehaviour;
 using qat::RecorderKind;
+using qat::testing::golden_file;
+using qat::testing::golden_number;
+using qat::testing::golden_tensor;
 
 namespace {
 
@@ -35,6 +37,16 @@ bool is_close(float value, float expected) {
 }
 bool is_same(float value, float expected) {
   return value == expected || (std::isnan(value) && std::isnan(expected));
+}
+
+/// The cases of recorders.json that hold `key`.
+nlohmann::json golden_cases(const std::string& key) {
+  auto cases = nlohmann::json::array();
+  auto file = golden_file("recorders.json");
+  for (auto& golden : file["cases"]) {
+    if (golden.contains(key)) cases.push_back(std::move(golden));
+  }
+  return cases;
 }
 
 /// States (min, max) after the batches [-1, 2], [-3, 1], [0.5, 0.25]; then the scales.
@@ -131,19 +143,18 @@ TEST_CASE("golden V34: the MinMaxMinMax scale of nnabla clips half of a one-side
 
 TEST_CASE("golden recorders: states after each batch equal those of nnabla", "[recorders]") {
   int states = 0;
-  for (const auto& golden : qat::test::golden_cases("recorders.json")) {
-    if (!golden.contains("batches")) continue;
+  for (const auto& golden : golden_cases("batches")) {
     CAPTURE(golden["id"].get<std::string>());
     const auto shape = golden["shape"].get<std::vector<std::int64_t>>();
     Recorder recorder({.kind = qat::parse_recorder_kind(golden["recorder"].get<std::string>()),
                        .decay = golden.value("decay", 0.99),
                        .behaviour = RecorderBehaviour::kNnabla});
     for (std::size_t i = 0; i < golden["batches"].size(); ++i) {
-      const auto x = qat::test::golden_tensor(golden["batches"][i], shape);
+      const auto x = golden_tensor(golden["batches"][i], shape);
       recorder.record(x);
       const auto& state = golden["states"][i];
-      const auto max = qat::test::golden_float(state["max"]);
-      const auto min = state.contains("min") ? qat::test::golden_float(state["min"]) : -max;
+      const auto max = golden_number(state["max"]);
+      const auto min = state.contains("min") ? golden_number(state["min"]) : -max;
       CAPTURE(i);
       CHECK(recorder.range().min.item<float>() == min);
       CHECK(recorder.range().max.item<float>() == max);
@@ -156,17 +167,16 @@ TEST_CASE("golden recorders: states after each batch equal those of nnabla", "[r
 TEST_CASE("golden recorders: scales equal those of nnabla where its logarithm is exact", "[recorders]") {
   int scales = 0;
   int inexact = 0;
-  for (const auto& golden : qat::test::golden_cases("recorders.json")) {
-    if (!golden.contains("batches")) continue;
+  for (const auto& golden : golden_cases("batches")) {
     CAPTURE(golden["id"].get<std::string>());
     const auto shape = golden["shape"].get<std::vector<std::int64_t>>();
     auto recorder = compatible(qat::parse_recorder_kind(golden["recorder"].get<std::string>()));
     for (const auto& batch : golden["batches"])
-      recorder.record(qat::test::golden_tensor(batch, shape));
+      recorder.record(golden_tensor(batch, shape));
     for (const auto& entry : golden["scales"]) {
       const auto width = entry["narrow_range"].get<bool>() ? RangeWidth::kNarrow : RangeWidth::kFull;
       const auto rounding = qat::parse_power_of_two(entry["pow2"].get<std::string>());
-      const auto expected = qat::test::golden_float(entry["scale"]);
+      const auto expected = golden_number(entry["scale"]);
       const auto scale = scale_of(recorder, width, rounding);
       CAPTURE(entry["pow2"].get<std::string>(), expected, scale);
       if (entry.contains("bugs")) {
@@ -185,8 +195,7 @@ TEST_CASE("golden recorders: scales equal those of nnabla where its logarithm is
 }
 
 TEST_CASE("golden recorders: corrected recorders hold the range of the batches", "[recorders]") {
-  for (const auto& golden : qat::test::golden_cases("recorders.json")) {
-    if (!golden.contains("batches")) continue;
+  for (const auto& golden : golden_cases("batches")) {
     CAPTURE(golden["id"].get<std::string>());
     const auto kind = qat::parse_recorder_kind(golden["recorder"].get<std::string>());
     const bool is_average = kind == RecorderKind::kMinMaxMva || kind == RecorderKind::kMaxMva;
@@ -199,7 +208,7 @@ TEST_CASE("golden recorders: corrected recorders hold the range of the batches",
       float batch_min = INFINITY;
       float batch_max = -INFINITY;
       for (const auto& text : golden["batches"][i]) {
-        const auto v = qat::test::golden_float(text);
+        const auto v = golden_number(text);
         batch_min = std::min(batch_min, is_absolute ? -std::fabs(v) : v);
         batch_max = std::max(batch_max, is_absolute ? std::fabs(v) : v);
       }
@@ -209,22 +218,21 @@ TEST_CASE("golden recorders: corrected recorders hold the range of the batches",
       };
       min = update(min, batch_min, std::min(min, batch_min));
       max = update(max, batch_max, std::max(max, batch_max));
-      recorder.record(qat::test::golden_tensor(golden["batches"][i], shape));
+      recorder.record(golden_tensor(golden["batches"][i], shape));
       CHECK(recorder.range().min.item<float>() == min);
       CHECK(recorder.range().max.item<float>() == max);
       // Where no fault of nnabla is involved its states are these.
-      if (golden["kind"] == "plain") CHECK(max == qat::test::golden_float(golden["states"][i]["max"]));
+      if (golden["kind"] == "plain") CHECK(max == golden_number(golden["states"][i]["max"]));
     }
   }
 }
 
 TEST_CASE("golden recorders: the gradient passes where nnabla lost it", "[recorders]") {
   int cases = 0;
-  for (const auto& golden : qat::test::golden_cases("recorders.json")) {
-    if (!golden.contains("g")) continue;
+  for (const auto& golden : golden_cases("g")) {
     const auto shape = golden["shape"].get<std::vector<std::int64_t>>();
-    const auto x = qat::test::golden_tensor(golden["x"], shape).set_requires_grad(true);
-    const auto g = qat::test::golden_tensor(golden["g"], shape);
+    const auto x = golden_tensor(golden["x"], shape).set_requires_grad(true);
+    const auto g = golden_tensor(golden["g"], shape);
     Recorder recorder({.kind = qat::parse_recorder_kind(golden["recorder"].get<std::string>())});
     recorder.forward(x).backward(g);
     CHECK(torch::equal(x.grad(), g));
