@@ -321,7 +321,7 @@ TEST_CASE("case 117: an export in the middle of training changes nothing", "[exp
 TEST_CASE("Python loads an exported model and computes the same", "[export]") {
   const auto* python = std::getenv("QAT_PYTHON");
   if (!python) {
-    WARN("skipped: set QAT_PYTHON to a Python with torch, scripts/test.sh does");
+    WARN("skipped: set QAT_PYTHON to a Python that has torch");
     return;
   }
   const Folder folder;
