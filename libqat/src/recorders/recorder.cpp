@@ -10,6 +10,7 @@
 #include <limits>
 #include <ostream>
 #include <utility>
+#include <vector>
 
 namespace qat {
 namespace {
@@ -55,16 +56,15 @@ RecorderKind parse_recorder_kind(std::string_view text) {
 Recorder::Recorder(RecorderOptions options) : TensorModule("qat::Recorder"), options_(options) {
   TORCH_CHECK_VALUE(options_.decay >= 0.0 && options_.decay < 1.0,
                     "qat::Recorder: expected a decay in [0, 1), got ", options_.decay);
-  const auto shape = options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{};
-  min_val_ = register_buffer("min_val", torch::empty(shape, torch::kFloat));
-  max_val_ = register_buffer("max_val", torch::empty(shape, torch::kFloat));
+  min_val_ = register_buffer("min_val", torch::empty({}, torch::kFloat));
+  max_val_ = register_buffer("max_val", torch::empty({}, torch::kFloat));
   recorded_ = register_buffer("recorded", torch::empty({}, torch::kLong));
   reset();
 }
 
 void Recorder::reset() {
   const torch::NoGradGuard no_grad;
-  resize_state(options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{});
+  resize_state(options_.axis ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{});
   recorded_.zero_();
 }
 
