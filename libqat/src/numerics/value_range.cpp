@@ -94,6 +94,7 @@ std::vector<Extremes> memory_extremes(const float* x, std::int64_t elements, std
                                       std::int64_t channels) {
   constexpr std::int64_t kChunk = 32768;  // elements worth a thread
   std::vector<Extremes> result(static_cast<std::size_t>(channels));
+  if (elements == 0) return result;
   std::mutex merging;
   const bool interleaved = inner == 1 && channels > 1;
   const std::int64_t length = channels == 1 ? kChunk : (interleaved ? channels : inner);
