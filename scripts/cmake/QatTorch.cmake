@@ -1,59 +1,71 @@
-# Finds LibTorch and defines the target qat_torch.
+# Finds LibTorch and defines the target qat_torch. The installed package of qat uses this file as well.
 #
-# Looked for in this order: Torch_DIR, CMAKE_PREFIX_PATH, the environment variable LIBTORCH, and the Python wheel
-# that scripts/setup.sh installs into ~/.cache/libqat. With QAT_CUDA the package's own find_package(Torch) is used. Without it, find_package
-# would still demand a CUDA toolkit for a wheel built with CUDA, so the two CPU libraries become a target of our own.
+# Looked for in this order: Torch_DIR, CMAKE_PREFIX_PATH, LIBTORCH (the first two as variables or from the environment),
+# the Python wheel that scripts/setup.sh installs into ~/.cache/libqat, system folders.
+#
+# find_package(Torch) is not used: for a wheel built with CUDA it demands a CUDA toolkit even where only the CPU part is
+# wanted. The libraries needed are few, so they become a target of our own. With QAT_CUDA it has LibTorch's CUDA
+# libraries and the CUDA runtime in addition.
 
 set(qat_torch_version 2.11.0)
-if(DEFINED ENV{XDG_CACHE_HOME})
-  set(qat_cache "$ENV{XDG_CACHE_HOME}/libqat")
-else()
-  set(qat_cache "$ENV{HOME}/.cache/libqat")
+set(qat_cache "$ENV{XDG_CACHE_HOME}")
+if(NOT qat_cache)
+  set(qat_cache "$ENV{HOME}/.cache")
 endif()
-file(GLOB qat_torch_wheel "${qat_cache}/torch-${qat_torch_version}/lib/python3*/site-packages/torch")
+file(GLOB qat_torch_wheel "${qat_cache}/libqat/torch-${qat_torch_version}/lib/python3*/site-packages/torch")
 
 set(qat_torch_hints "")
-if(Torch_DIR)
-  get_filename_component(qat_torch_from_dir "${Torch_DIR}/../../.." ABSOLUTE)
-  list(APPEND qat_torch_hints "${qat_torch_from_dir}")
-endif()
-list(APPEND qat_torch_hints ${CMAKE_PREFIX_PATH} $ENV{LIBTORCH} ${qat_torch_wheel})
+foreach(dir IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
+  if(dir)
+    get_filename_component(dir "${dir}/../../.." ABSOLUTE)  # PREFIX/share/cmake/Torch
+    list(APPEND qat_torch_hints "${dir}")
+  endif()
+endforeach()
+file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" qat_environment_prefixes)
+list(APPEND qat_torch_hints ${CMAKE_PREFIX_PATH} ${qat_environment_prefixes} $ENV{LIBTORCH} ${qat_torch_wheel})
 
-find_path(QAT_TORCH_INCLUDE_DIR torch/csrc/api/include/torch/all.h
-          HINTS ${qat_torch_hints} PATH_SUFFIXES include DOC "Folder that holds torch/csrc" NO_DEFAULT_PATH)
-find_path(QAT_TORCH_INCLUDE_DIR torch/csrc/api/include/torch/all.h)
-if(NOT QAT_TORCH_INCLUDE_DIR)
-  message(FATAL_ERROR "LibTorch not found. Run scripts/setup.sh, or give -DTorch_DIR=.../share/cmake/Torch, "
-                      "-DCMAKE_PREFIX_PATH=... or the environment variable LIBTORCH.")
+unset(qat_torch_include)
+find_path(qat_torch_include torch/csrc/api/include/torch/all.h
+          PATHS ${qat_torch_hints} PATH_SUFFIXES include NO_CACHE NO_DEFAULT_PATH)
+find_path(qat_torch_include torch/csrc/api/include/torch/all.h NO_CACHE)
+if(NOT qat_torch_include)
+  message(FATAL_ERROR "LibTorch not found. Run scripts/setup.sh, or give -DTorch_DIR=PREFIX/share/cmake/Torch, "
+                      "-DCMAKE_PREFIX_PATH=PREFIX or the environment variable LIBTORCH=PREFIX.")
 endif()
-get_filename_component(QAT_TORCH_ROOT "${QAT_TORCH_INCLUDE_DIR}/.." ABSOLUTE)
-find_library(QAT_TORCH_CPU_LIBRARY torch_cpu HINTS "${QAT_TORCH_ROOT}/lib" REQUIRED)
-find_library(QAT_C10_LIBRARY c10 HINTS "${QAT_TORCH_ROOT}/lib" REQUIRED)
+get_filename_component(qat_torch_root "${qat_torch_include}/.." ABSOLUTE)
 
-set(qat_torch_version_header "${QAT_TORCH_INCLUDE_DIR}/torch/headeronly/version.h")
+set(qat_torch_version_header "${qat_torch_include}/torch/headeronly/version.h")
 if(NOT EXISTS "${qat_torch_version_header}")
-  set(qat_torch_version_header "${QAT_TORCH_INCLUDE_DIR}/torch/csrc/api/include/torch/version.h")
+  set(qat_torch_version_header "${qat_torch_include}/torch/csrc/api/include/torch/version.h")
 endif()
 file(STRINGS "${qat_torch_version_header}" qat_torch_found REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX REPLACE "[^0-9;]" "" qat_torch_found "${qat_torch_found}")
 list(JOIN qat_torch_found "." qat_torch_found)
-message(STATUS "LibTorch ${qat_torch_found} at ${QAT_TORCH_ROOT}")
+message(STATUS "LibTorch ${qat_torch_found} at ${qat_torch_root}")
 
+set(qat_torch_libraries torch_cpu c10)
 if(QAT_CUDA)
-  enable_language(CUDA)
-  find_package(Torch REQUIRED HINTS "${QAT_TORCH_ROOT}/share/cmake/Torch")
-  add_library(qat_torch INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(qat_torch INTERFACE torch)
-else()
-  add_library(qat_torch INTERFACE IMPORTED GLOBAL)
-  target_include_directories(qat_torch SYSTEM INTERFACE
-    "${QAT_TORCH_INCLUDE_DIR}" "${QAT_TORCH_INCLUDE_DIR}/torch/csrc/api/include")
-  target_link_libraries(qat_torch INTERFACE "${QAT_TORCH_CPU_LIBRARY}" "${QAT_C10_LIBRARY}")
+  list(APPEND qat_torch_libraries torch_cuda c10_cuda)
 endif()
-# at::parallel_for is a header template around "#pragma omp parallel". LibTorch brings its own libgomp under the same
-# soname, so the program still has one OpenMP runtime. Symbols of the wheel's CUDA libraries are resolved at load time.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-target_link_libraries(qat_torch INTERFACE OpenMP::OpenMP_CXX)
-target_link_options(qat_torch INTERFACE "-Wl,--unresolved-symbols=ignore-in-shared-libs")
-list(APPEND CMAKE_BUILD_RPATH "${QAT_TORCH_ROOT}/lib")
-list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" "${QAT_TORCH_ROOT}/lib")
+add_library(qat_torch INTERFACE IMPORTED)
+set_target_properties(qat_torch PROPERTIES IMPORTED_GLOBAL ON)
+target_include_directories(qat_torch SYSTEM INTERFACE
+  "${qat_torch_include}" "${qat_torch_include}/torch/csrc/api/include")
+# The CUDA libraries register their kernels when they are loaded: they stay linked though no symbol asks for them. Symbols
+# of the wheel's own CUDA libraries are left to the loader.
+target_link_options(qat_torch INTERFACE "LINKER:--no-as-needed" "LINKER:--allow-shlib-undefined")
+foreach(name IN LISTS qat_torch_libraries)
+  find_library(qat_library_${name} ${name} HINTS "${qat_torch_root}/lib" NO_CACHE REQUIRED)
+  target_link_libraries(qat_torch INTERFACE "${qat_library_${name}}")
+endforeach()
+if(QAT_CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  target_link_libraries(qat_torch INTERFACE CUDA::cudart)
+endif()
+
+# at::parallel_for is a header template around "#pragma omp parallel". LibTorch brings its own libgomp under the usual
+# name, so a program has one OpenMP runtime.
+target_compile_options(qat_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+target_link_options(qat_torch INTERFACE -fopenmp)
+list(APPEND CMAKE_BUILD_RPATH "${qat_torch_root}/lib")
+list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" "${qat_torch_root}/lib")

@@ -31,16 +31,18 @@ torch::Tensor round_to_integer(const torch::Tensor& v, Rounding rounding) {
       const auto whole = torch::floor(v);
       return torch::where(v - whole >= 0.5, whole + 1, whole);
     }
-    default: return torch::round(v);
+    default:
+      return torch::round(v);
   }
 }
 
-torch::Tensor affine_raw_code(const torch::Tensor& x, const torch::Tensor& scale, const torch::Tensor& zero_point,
-                              Rounding rounding) {
+torch::Tensor affine_raw_code(const torch::Tensor& x, const torch::Tensor& scale,
+                              const torch::Tensor& zero_point, Rounding rounding) {
   return round_to_integer(x / scale, rounding) + zero_point;
 }
 
-torch::Tensor affine_real(const torch::Tensor& code, const torch::Tensor& scale, const torch::Tensor& zero_point) {
+torch::Tensor affine_real(const torch::Tensor& code, const torch::Tensor& scale,
+                          const torch::Tensor& zero_point) {
   return (code - zero_point) * scale;
 }
 

@@ -4,11 +4,16 @@ namespace qat::detail {
 
 std::optional<kernels::ElementType> element_type(torch::ScalarType type) {
   switch (type) {
-    case torch::kFloat: return kernels::ElementType::kFloat;
-    case torch::kDouble: return kernels::ElementType::kDouble;
-    case torch::kHalf: return kernels::ElementType::kHalf;
-    case torch::kBFloat16: return kernels::ElementType::kBFloat16;
-    default: return std::nullopt;
+    case torch::kFloat:
+      return kernels::ElementType::kFloat;
+    case torch::kDouble:
+      return kernels::ElementType::kDouble;
+    case torch::kHalf:
+      return kernels::ElementType::kHalf;
+    case torch::kBFloat16:
+      return kernels::ElementType::kBFloat16;
+    default:
+      return std::nullopt;
   }
 }
 

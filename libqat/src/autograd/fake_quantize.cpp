@@ -1,23 +1,30 @@
+#include "kernels/fake_quantize.h"
+
+#include "autograd/affine_operators.h"
+#include "autograd/dense_view.h"
+#include "numerics/enum_names.h"
 #include <qat/autograd/fake_quantize.h>
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/types.h>
 
-#include <ATen/Parallel.h>
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
-
-#include "autograd/affine_operators.h"
-#include "autograd/dense_view.h"
-#include "kernels/fake_quantize.h"
 
 namespace qat {
 namespace {
 
 using torch::Tensor;
+
+constexpr detail::EnumNames<StraightThrough, 2> kStraightThroughNames{
+    {{StraightThrough::kClipped, "clipped"}, {StraightThrough::kUnclipped, "unclipped"}}};
 
 /// Elements for which starting a thread is worth while.
 constexpr std::int64_t kGrain = 32768;
@@ -31,7 +38,8 @@ struct Setting {
   FakeQuantizeOptions options;
 };
 
-Setting check(const char* who, const Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options) {
+Setting check(const char* who, const Tensor& x, const AffineParams& params,
+              const FakeQuantizeOptions& options) {
   TORCH_CHECK(x.layout() == torch::kStrided, who, ": expected a dense tensor, got layout ", x.layout());
   TORCH_CHECK_VALUE(params.scale.defined() && params.zero_point.defined(), who,
                     ": scale and zero point are not set; record or set a range first");
@@ -58,7 +66,8 @@ struct Prepared {
   std::vector<T> table;
 };
 
-/// Short rows of a channel (a 2 x 2 map) are unrolled into a longer table, so that they cost what long ones do.
+/// Short rows of a channel (a 2 x 2 map) are unrolled into a longer table, so that they cost what long ones
+/// do.
 kernels::ChannelView unrolled(const kernels::ChannelView& view) {
   constexpr std::int64_t kShort = 32;
   constexpr std::int64_t kLongest = 65536;
@@ -97,11 +106,12 @@ Prepared<T> prepare(const Setting& setting, const kernels::ChannelView& view, ke
   const auto* scale = scales.const_data_ptr<float>();
   const auto* zero_point = zero_points.const_data_ptr<std::int32_t>();
   for (std::int64_t c = 0; c < view.channels; ++c) {
-    TORCH_CHECK_VALUE(scale[c] > 0.0F && std::isfinite(scale[c]), "qat::fake_quantize: the scale of channel ", c,
-                      " is ", scale[c], "; expected a positive finite number");
+    TORCH_CHECK_VALUE(scale[c] > 0.0F && std::isfinite(scale[c]), "qat::fake_quantize: the scale of channel ",
+                      c, " is ", scale[c], "; expected a positive finite number");
     TORCH_CHECK_VALUE(zero_point[c] >= setting.range.qmin() && zero_point[c] <= setting.range.qmax(),
-                      "qat::fake_quantize: the zero point of channel ", c, " is ", zero_point[c], "; expected ",
-                      setting.range.qmin(), " to ", setting.range.qmax(), " (", setting.range.to_string(), ")");
+                      "qat::fake_quantize: the zero point of channel ", c, " is ", zero_point[c],
+                      "; expected ", setting.range.qmin(), " to ", setting.range.qmax(), " (",
+                      setting.range.to_string(), ")");
   }
   const bool is_unrolled = job.view.channels != view.channels;
   for (std::size_t i = 0; i < size; ++i) {
@@ -160,7 +170,8 @@ struct Call : torch::CustomClassHolder {
   bool has_kernel() const { return prepared.index() != 0; }
 
   bool run(kernels::FakeQuantizeTask task, const Tensor& x, const Tensor& dy, const Tensor& out) const {
-    if (const auto* floats = std::get_if<Prepared<float>>(&prepared)) return qat::run(*floats, task, x, dy, out);
+    if (const auto* floats = std::get_if<Prepared<float>>(&prepared))
+      return qat::run(*floats, task, x, dy, out);
     return qat::run(std::get<Prepared<double>>(prepared), task, x, dy, out);
   }
 };
@@ -169,7 +180,9 @@ struct Call : torch::CustomClassHolder {
 // Other devices and traces: ATen operators.
 
 /// The type of the arithmetic.
-torch::ScalarType compute_type(const Tensor& x) { return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat; }
+torch::ScalarType compute_type(const Tensor& x) {
+  return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+}
 
 struct Operands {
   Tensor x;  ///< in the type of the arithmetic, before the activation.
@@ -201,7 +214,8 @@ Tensor composed_backward(const Setting& setting, const Tensor& x, const Tensor& 
     const auto code = composed_raw_code(setting, at);
     slope = slope * ((code >= setting.range.qmin()) & (code <= setting.range.qmax()));
   }
-  return torch::where(slope == 0, torch::zeros_like(at.x), dy.to(at.x.scalar_type()) * slope).to(x.scalar_type());
+  return torch::where(slope == 0, torch::zeros_like(at.x), dy.to(at.x.scalar_type()) * slope)
+      .to(x.scalar_type());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -213,12 +227,19 @@ Tensor forward_values(const Call& call, const Tensor& x) {
   return y;
 }
 
+/// Whether two tensors of one shape have their elements in the same order of memory.
+bool same_order(const Tensor& a, const Tensor& b) {
+  for (std::int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return !a.is_neg() && !b.is_neg();
+}
+
 Tensor backward_values(const Call& call, const Tensor& x, const Tensor& dy) {
   if (!call.has_kernel()) return composed_backward(call.setting, x, dy);
   auto dx = torch::empty_like(x);
-  // The kernel walks both in the order of memory.
-  const bool same_order = dy.strides() == dx.strides() && !dy.is_neg();
-  call.run(kernels::FakeQuantizeTask::kBackward, x, same_order ? dy : torch::empty_like(x).copy_(dy), dx);
+  const auto ordered = same_order(dy, x) ? dy : torch::empty_like(x).copy_(dy);
+  call.run(kernels::FakeQuantizeTask::kBackward, x, ordered, dx);
   return dx;
 }
 
@@ -236,10 +257,13 @@ struct FakeQuantizeFunction : torch::autograd::Function<FakeQuantizeFunction> {
     const auto capsule = context->saved_data["call"].toCapsule();
     const auto& call = static_cast<const Call&>(*capsule);
     const auto& options = call.setting.options;
-    if (options.straight_through == StraightThrough::kUnclipped && options.activation.is_identity()) return {dy, {}};
+    if (options.straight_through == StraightThrough::kUnclipped && options.activation.is_identity())
+      return {dy, {}};
     const auto x = context->get_saved_variables()[0];
-    if (!torch::GradMode::is_enabled() || !dy.requires_grad()) return {backward_values(call, x.detach(), dy), {}};
-    // A gradient of the gradient is asked for: the pass is linear in dy, its factor is constant almost everywhere.
+    if (!torch::GradMode::is_enabled() || !dy.requires_grad())
+      return {backward_values(call, x.detach(), dy), {}};
+    // A gradient of the gradient is asked for: the pass is linear in dy, its factor is constant almost
+    // everywhere.
     const torch::NoGradGuard no_grad;
     const auto slope = backward_values(call, x.detach(), torch::ones_like(x));
     const torch::AutoGradMode with_grad(true);
@@ -250,14 +274,11 @@ struct FakeQuantizeFunction : torch::autograd::Function<FakeQuantizeFunction> {
 }  // namespace
 
 std::string to_string(StraightThrough straight_through) {
-  return straight_through == StraightThrough::kClipped ? "clipped" : "unclipped";
+  return detail::enum_name(kStraightThroughNames, straight_through);
 }
 
 StraightThrough parse_straight_through(std::string_view text) {
-  if (text == "clipped") return StraightThrough::kClipped;
-  TORCH_CHECK_VALUE(text == "unclipped", "qat::parse_straight_through: expected clipped or unclipped, got '", text,
-                    "'");
-  return StraightThrough::kUnclipped;
+  return detail::parse_enum(kStraightThroughNames, "straight-through estimator", text);
 }
 
 Tensor fake_quantize(const Tensor& input, const AffineParams& params, const FakeQuantizeOptions& options) {
@@ -265,8 +286,8 @@ Tensor fake_quantize(const Tensor& input, const AffineParams& params, const Fake
   TORCH_CHECK(!input.is_complex(), "qat::fake_quantize: complex tensors cannot be quantized, got ",
               input.scalar_type());
   if (!input.is_floating_point()) return input;
-  TORCH_CHECK(detail::element_type(input.scalar_type()), "qat::fake_quantize: expected float32, float64, half or bfloat16, got ",
-              input.scalar_type());
+  TORCH_CHECK(detail::element_type(input.scalar_type()),
+              "qat::fake_quantize: expected float32, float64, half or bfloat16, got ", input.scalar_type());
   auto setting = check("qat::fake_quantize", input, params, options);
   if (torch::jit::tracer::isTracing()) return composed_forward(setting, input);
   const auto x = input.is_non_overlapping_and_dense() && !input.is_neg() ? input : input.contiguous();
@@ -277,16 +298,18 @@ Tensor fake_quantize(const Tensor& input, const AffineParams& params, const Fake
 
 Tensor affine_codes(const Tensor& input, const AffineParams& params, const FakeQuantizeOptions& options) {
   TORCH_CHECK_VALUE(input.defined(), "qat::affine_codes: the tensor is undefined");
-  TORCH_CHECK(detail::element_type(input.scalar_type()), "qat::affine_codes: expected float32, float64, half or bfloat16, got ",
-              input.scalar_type());
+  TORCH_CHECK(detail::element_type(input.scalar_type()),
+              "qat::affine_codes: expected float32, float64, half or bfloat16, got ", input.scalar_type());
   const torch::NoGradGuard no_grad;
   auto setting = check("qat::affine_codes", input, params, options);
   if (torch::jit::tracer::isTracing() || !input.device().is_cpu()) {
     const auto raw = composed_raw_code(setting, operands(setting, input.detach()));
-    TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(raw).any().item<bool>(), "qat::affine_codes: the tensor holds a NaN, which has no code");
+    TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(raw).any().item<bool>(),
+                      "qat::affine_codes: the tensor holds a NaN, which has no code");
     return torch::clamp(raw, setting.range.qmin(), setting.range.qmax()).to(torch::kInt);
   }
-  const auto x = input.is_non_overlapping_and_dense() && !input.is_neg() ? input.detach() : input.detach().contiguous();
+  const auto x =
+      input.is_non_overlapping_and_dense() && !input.is_neg() ? input.detach() : input.detach().contiguous();
   auto codes = torch::empty_like(x, x.options().dtype(torch::kInt));
   const bool has_nan = Call(std::move(setting), x).run(kernels::FakeQuantizeTask::kCodes, x, {}, codes);
   TORCH_CHECK_VALUE(!has_nan, "qat::affine_codes: the tensor holds a NaN, which has no code");

@@ -5,7 +5,8 @@
 
 namespace qat::kernels {
 
-/// A dense tensor in memory order, seen as [outer][channels][inner]. Per tensor: channels 1, inner the whole tensor.
+/// A dense tensor in memory order, seen as [outer][channels][inner]. Per tensor: channels 1, inner the whole
+/// tensor.
 struct ChannelView {
   std::int64_t outer = 1;
   std::int64_t channels = 1;

@@ -1,8 +1,8 @@
 #include "kernels/fake_quantize.h"
 
-#include <algorithm>
-
 #include "kernels/half.h"
+
+#include <algorithm>
 
 namespace qat::kernels {
 namespace {
@@ -65,6 +65,10 @@ template <Rounding rounding, int step, class T>
 
 template <class T>
 [[gnu::always_inline]] inline void pass_unclipped(const FakeQuantizeJob<T>& job, const Part<T>& part) {
+  if (job.is_leaky) {  // the slope follows in run_blocks; -inf and NaN pass too
+    std::copy(part.dy, part.dy + (part.end - part.begin), part.out);
+    return;
+  }
   const T slope_from = job.slope_from;
   const T slope_to = job.slope_to;
 #pragma omp simd
@@ -77,9 +81,12 @@ template <class T>
 template <Rounding rounding, int step, class T>
 [[gnu::always_inline]] inline void run_loop(const FakeQuantizeJob<T>& job, const Part<T>& part) {
   switch (job.task) {
-    case FakeQuantizeTask::kForward: return quantize<rounding, true, step>(job, part);
-    case FakeQuantizeTask::kCodes: return quantize<rounding, false, step>(job, part);
-    case FakeQuantizeTask::kBackward: return pass_clipped<rounding, step>(job, part);
+    case FakeQuantizeTask::kForward:
+      return quantize<rounding, true, step>(job, part);
+    case FakeQuantizeTask::kCodes:
+      return quantize<rounding, false, step>(job, part);
+    case FakeQuantizeTask::kBackward:
+      return pass_clipped<rounding, step>(job, part);
   }
 }
 
@@ -92,33 +99,41 @@ template <class T>
 [[gnu::always_inline]] inline void run_loop(const FakeQuantizeJob<T>& job, const Part<T>& part) {
   if (job.task == FakeQuantizeTask::kBackward && !job.clipped) return pass_unclipped(job, part);
   switch (job.rounding) {
-    case Rounding::kHalfToEven: return run_loop<Rounding::kHalfToEven>(job, part);
-    case Rounding::kHalfAwayFromZero: return run_loop<Rounding::kHalfAwayFromZero>(job, part);
-    case Rounding::kHalfUp: return run_loop<Rounding::kHalfUp>(job, part);
+    case Rounding::kHalfToEven:
+      return run_loop<Rounding::kHalfToEven>(job, part);
+    case Rounding::kHalfAwayFromZero:
+      return run_loop<Rounding::kHalfAwayFromZero>(job, part);
+    case Rounding::kHalfUp:
+      return run_loop<Rounding::kHalfUp>(job, part);
   }
 }
 
-// What does not work in the tensor's own memory (other element types, activations with arithmetic) goes through blocks
-// that stay in the first-level cache.
+// What does not work in the tensor's own memory (other element types, activations with arithmetic) goes
+// through blocks that stay in the first-level cache.
 
 constexpr std::int64_t kBlock = 1024;
 
 template <class E, class T>
-[[gnu::always_inline]] inline void load(const void* tensor, std::int64_t first, std::int64_t length, T* block) {
+[[gnu::always_inline]] inline void load(const void* tensor, std::int64_t first, std::int64_t length,
+                                        T* block) {
   const E* const from = static_cast<const E*>(tensor) + first;
 #pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i) block[i] = to_compute(from[i]);
+  for (std::int64_t i = 0; i < length; ++i)
+    block[i] = to_compute(from[i]);
 }
 
 template <class E, class T>
-[[gnu::always_inline]] inline void store(const T* block, std::int64_t first, std::int64_t length, void* tensor) {
+[[gnu::always_inline]] inline void store(const T* block, std::int64_t first, std::int64_t length,
+                                         void* tensor) {
   E* const to = static_cast<E*>(tensor) + first;
 #pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i) to[i] = FromCompute<E>::convert(block[i]);
+  for (std::int64_t i = 0; i < length; ++i)
+    to[i] = FromCompute<E>::convert(block[i]);
 }
 
 template <class T>
-[[gnu::always_inline]] inline bool store_codes(const T* block, std::int64_t first, std::int64_t length, void* tensor) {
+[[gnu::always_inline]] inline bool store_codes(const T* block, std::int64_t first, std::int64_t length,
+                                               void* tensor) {
   auto* const to = static_cast<std::int32_t*>(tensor) + first;
   std::int32_t nans = 0;
 #pragma omp simd reduction(| : nans)
@@ -134,8 +149,8 @@ template <class T>
 using Loop = void (*)(const FakeQuantizeJob<T>&, const Part<T>&);
 
 template <class E, class T>
-[[gnu::always_inline]] inline bool run_blocks(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t end,
-                                              Loop<T> loop) {
+[[gnu::always_inline]] inline bool run_blocks(const FakeQuantizeJob<T>& job, std::int64_t begin,
+                                              std::int64_t end, Loop<T> loop) {
   const bool backward = job.task == FakeQuantizeTask::kBackward;
   alignas(64) T x[kBlock];
   alignas(64) T activated[kBlock];
@@ -148,7 +163,8 @@ template <class E, class T>
     if (backward) load<E>(job.dy, begin, length, dy);
     if (job.is_leaky) {
 #pragma omp simd
-      for (std::int64_t i = 0; i < length; ++i) activated[i] = activate(x[i], job.negative_slope, job.upper);
+      for (std::int64_t i = 0; i < length; ++i)
+        activated[i] = activate(x[i], job.negative_slope, job.upper);
     }
     loop(job, Part<T>{begin, begin + length, job.is_leaky ? activated : x, dy, out});
     if (job.is_leaky && backward) {
@@ -168,25 +184,29 @@ template <class E, class T>
 }
 
 template <class T>
-[[gnu::always_inline]] inline bool run_native(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t end,
-                                              Loop<T> loop) {
+[[gnu::always_inline]] inline bool run_native(const FakeQuantizeJob<T>& job, std::int64_t begin,
+                                              std::int64_t end, Loop<T> loop) {
   if (job.is_leaky || job.task == FakeQuantizeTask::kCodes) return run_blocks<T>(job, begin, end, loop);
-  const T* const dy = job.task == FakeQuantizeTask::kBackward ? static_cast<const T*>(job.dy) + begin : nullptr;
+  const T* const dy =
+      job.task == FakeQuantizeTask::kBackward ? static_cast<const T*>(job.dy) + begin : nullptr;
   loop(job, Part<T>{begin, end, static_cast<const T*>(job.x) + begin, dy, static_cast<T*>(job.out) + begin});
   return false;
 }
 
-[[gnu::always_inline]] inline bool run_any(const FakeQuantizeJob<float>& job, std::int64_t begin, std::int64_t end,
-                                           Loop<float> loop) {
+[[gnu::always_inline]] inline bool run_any(const FakeQuantizeJob<float>& job, std::int64_t begin,
+                                           std::int64_t end, Loop<float> loop) {
   switch (job.element) {
-    case ElementType::kHalf: return run_blocks<Half>(job, begin, end, loop);
-    case ElementType::kBFloat16: return run_blocks<BFloat16>(job, begin, end, loop);
-    default: return run_native(job, begin, end, loop);
+    case ElementType::kHalf:
+      return run_blocks<Half>(job, begin, end, loop);
+    case ElementType::kBFloat16:
+      return run_blocks<BFloat16>(job, begin, end, loop);
+    default:
+      return run_native(job, begin, end, loop);
   }
 }
 
-[[gnu::always_inline]] inline bool run_any(const FakeQuantizeJob<double>& job, std::int64_t begin, std::int64_t end,
-                                           Loop<double> loop) {
+[[gnu::always_inline]] inline bool run_any(const FakeQuantizeJob<double>& job, std::int64_t begin,
+                                           std::int64_t end, Loop<double> loop) {
   return run_native(job, begin, end, loop);
 }
 
@@ -202,22 +222,26 @@ bool run_default(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t
 
 #if defined(__x86_64__)
 template <class T>
-[[gnu::target("arch=x86-64-v3"), gnu::noinline]] void loop_avx2(const FakeQuantizeJob<T>& job, const Part<T>& part) {
+[[gnu::target("arch=x86-64-v3"), gnu::noinline]] void loop_avx2(const FakeQuantizeJob<T>& job,
+                                                                const Part<T>& part) {
   run_loop(job, part);
 }
 
 template <class T>
-[[gnu::target("arch=x86-64-v3")]] bool run_avx2(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t end) {
+[[gnu::target("arch=x86-64-v3")]] bool run_avx2(const FakeQuantizeJob<T>& job, std::int64_t begin,
+                                                std::int64_t end) {
   return run_any(job, begin, end, loop_avx2<T>);
 }
 
 template <class T>
-[[gnu::target("arch=x86-64-v4"), gnu::noinline]] void loop_avx512(const FakeQuantizeJob<T>& job, const Part<T>& part) {
+[[gnu::target("arch=x86-64-v4"), gnu::noinline]] void loop_avx512(const FakeQuantizeJob<T>& job,
+                                                                  const Part<T>& part) {
   run_loop(job, part);
 }
 
 template <class T>
-[[gnu::target("arch=x86-64-v4")]] bool run_avx512(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t end) {
+[[gnu::target("arch=x86-64-v4")]] bool run_avx512(const FakeQuantizeJob<T>& job, std::int64_t begin,
+                                                  std::int64_t end) {
   return run_any(job, begin, end, loop_avx512<T>);
 }
 #endif
@@ -235,11 +259,13 @@ bool run(const FakeQuantizeJob<T>& job, std::int64_t begin, std::int64_t end, In
 
 }  // namespace
 
-bool run_fake_quantize(const FakeQuantizeJob<float>& job, std::int64_t begin, std::int64_t end, InstructionSet set) {
+bool run_fake_quantize(const FakeQuantizeJob<float>& job, std::int64_t begin, std::int64_t end,
+                       InstructionSet set) {
   return run(job, begin, end, set);
 }
 
-bool run_fake_quantize(const FakeQuantizeJob<double>& job, std::int64_t begin, std::int64_t end, InstructionSet set) {
+bool run_fake_quantize(const FakeQuantizeJob<double>& job, std::int64_t begin, std::int64_t end,
+                       InstructionSet set) {
   return run(job, begin, end, set);
 }
 

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <qat/numerics/affine.h>
-
-#include <cstdint>
-
 #include "kernels/channel_view.h"
 #include "kernels/element_type.h"
 #include "kernels/instruction_set.h"
+#include <qat/numerics/affine.h>
+
+#include <cstdint>
 
 namespace qat::kernels {
 
@@ -17,14 +16,15 @@ enum class FakeQuantizeTask : std::int8_t {
 };
 
 /// One fused pass over a dense tensor. `T` is the type of the arithmetic: double for kDouble, else float.
-/// Activations with slope 0 (ReLU, ReLU6) cost nothing: rounding is monotonic, so they only narrow the codes to
-/// [low, high], and the gradient passes for slope_from < x <= slope_to.
+/// Activations with slope 0 (ReLU, ReLU6) cost nothing: rounding is monotonic, so they only narrow the codes
+/// to [low, high], and the gradient passes for slope_from < x <= slope_to.
 template <class T>
 struct FakeQuantizeJob {
   FakeQuantizeTask task = FakeQuantizeTask::kForward;
   ElementType element = ElementType::kFloat;
   Rounding rounding = Rounding::kHalfToEven;
-  bool clipped = true;  ///< kBackward: the gradient passes only where the code before clamping lies in [qmin, qmax].
+  bool clipped =
+      true;  ///< kBackward: the gradient passes only where the code before clamping lies in [qmin, qmax].
   ChannelView view;
   const T* scale = nullptr;       ///< one for each channel of the view.
   const T* zero_point = nullptr;  ///< integers, one for each channel.
@@ -32,7 +32,8 @@ struct FakeQuantizeJob {
   const T* high = nullptr;
   T qmin = 0;
   T qmax = 0;
-  bool is_leaky = false;  ///< the activation needs arithmetic: negative_slope and upper are used, else the three below.
+  bool is_leaky =
+      false;  ///< the activation needs arithmetic: negative_slope and upper are used, else the three below.
   T negative_slope = 1;
   T upper = 0;
   T slope_from = 0;
@@ -44,7 +45,9 @@ struct FakeQuantizeJob {
 
 /// Does the elements [begin, end). Returns whether a NaN was met (kCodes only; its code is unspecified).
 /// Elements are independent: the bits do not depend on how the tensor is cut, nor on the instruction set.
-bool run_fake_quantize(const FakeQuantizeJob<float>& job, std::int64_t begin, std::int64_t end, InstructionSet set);
-bool run_fake_quantize(const FakeQuantizeJob<double>& job, std::int64_t begin, std::int64_t end, InstructionSet set);
+bool run_fake_quantize(const FakeQuantizeJob<float>& job, std::int64_t begin, std::int64_t end,
+                       InstructionSet set);
+bool run_fake_quantize(const FakeQuantizeJob<double>& job, std::int64_t begin, std::int64_t end,
+                       InstructionSet set);
 
 }  // namespace qat::kernels

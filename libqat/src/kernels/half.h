@@ -5,8 +5,8 @@
 
 namespace qat::kernels {
 
-/// The bits of a half (IEEE binary16) and of a bfloat16. Conversions are plain integer and float32 code, so that loops over them become
-/// vector code on every instruction set, with the same bits.
+/// The bits of a half (IEEE binary16) and of a bfloat16. Conversions are plain integer and float32 code, so
+/// that loops over them become vector code on every instruction set, with the same bits.
 struct Half {
   std::uint16_t bits;
 };
@@ -22,8 +22,12 @@ template <class To, class From>
   return to;
 }
 
-[[gnu::always_inline]] inline float to_compute(float v) { return v; }
-[[gnu::always_inline]] inline double to_compute(double v) { return v; }
+[[gnu::always_inline]] inline float to_compute(float v) {
+  return v;
+}
+[[gnu::always_inline]] inline double to_compute(double v) {
+  return v;
+}
 
 [[gnu::always_inline]] inline float to_compute(BFloat16 v) {
   return bit_cast<float>(static_cast<std::uint32_t>(v.bits) << 16);
@@ -72,7 +76,8 @@ struct FromCompute<Half> {
     const auto bits = bit_cast<std::uint32_t>(v);
     const std::uint32_t sign = (bits >> 16) & 0x8000U;
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-    // Normal: move the exponent's bias and round the 13 bits that fall off; a carry moves into the exponent as it should.
+    // Normal: move the exponent's bias and round the 13 bits that fall off; a carry moves into the exponent
+    // as it should.
     const std::uint32_t normal = (magnitude - 0x38000000U + 0xFFFU + ((magnitude >> 13) & 1U)) >> 13;
     // Below 2^-14: adding 0.5 leaves the code, rounded by the addition itself, in the low bits.
     const std::uint32_t subnormal = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;

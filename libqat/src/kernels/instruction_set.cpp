@@ -5,8 +5,10 @@ namespace qat::kernels {
 bool is_supported(InstructionSet set) {
 #if defined(__x86_64__)
   switch (set) {
-    case InstructionSet::kDefault: return true;
-    case InstructionSet::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case InstructionSet::kDefault:
+      return true;
+    case InstructionSet::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case InstructionSet::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

@@ -1,24 +1,21 @@
+#include "numerics/enum_names.h"
 #include <qat/numerics/rounding.h>
 
-#include <c10/util/Exception.h>
-
 namespace qat {
+namespace {
+
+constexpr detail::EnumNames<Rounding, 3> kRoundingNames{{{Rounding::kHalfToEven, "half_to_even"},
+                                                         {Rounding::kHalfAwayFromZero, "half_away_from_zero"},
+                                                         {Rounding::kHalfUp, "half_up"}}};
+
+}  // namespace
 
 std::string to_string(Rounding rounding) {
-  switch (rounding) {
-    case Rounding::kHalfToEven: return "half_to_even";
-    case Rounding::kHalfAwayFromZero: return "half_away_from_zero";
-    case Rounding::kHalfUp: return "half_up";
-  }
-  TORCH_CHECK_VALUE(false, "qat::Rounding: no such value: ", static_cast<int>(rounding));
+  return detail::enum_name(kRoundingNames, rounding);
 }
 
 Rounding parse_rounding(std::string_view text) {
-  for (const auto rounding : {Rounding::kHalfToEven, Rounding::kHalfAwayFromZero, Rounding::kHalfUp}) {
-    if (text == to_string(rounding)) return rounding;
-  }
-  TORCH_CHECK_VALUE(false, "qat::parse_rounding: expected half_to_even, half_away_from_zero or half_up, got '",
-                    text, "'");
+  return detail::parse_enum(kRoundingNames, "rounding", text);
 }
 
 }  // namespace qat

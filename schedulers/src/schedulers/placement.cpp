@@ -1,4 +1,4 @@
-#include <qat/schedulers/placement.h>
+#include "schedulers/placement.h"
 
 #include <c10/util/Exception.h>
 
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-namespace qat {
+namespace qat::detail {
 namespace {
 
 using nn::SlotId;
@@ -299,4 +299,4 @@ Placement place_quantizers(const Graph& graph, const std::map<std::string, Layer
   return Placer(graph, traits, config, folded).place();
 }
 
-}  // namespace qat
+}  // namespace qat::detail

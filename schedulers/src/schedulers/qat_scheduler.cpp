@@ -18,7 +18,7 @@ using detail::LayerMap;
 void check_class_names(const QATConfig& config, const LayerMap& layers) {
   std::set<std::string> known;
   for (const auto& [path, layer] : layers)
-    known.insert(class_name(layer->module().name()));
+    known.insert(detail::class_name(layer->module().name()));
   const std::string in_model = fmt::format("{}", fmt::join(known, ", "));
   const QATConfig defaults;
   for (const auto& names :
@@ -112,7 +112,8 @@ void QATScheduler::start_recording() {
   std::vector<nn::FoldReport> folds;
   if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
   const std::set<std::string> folded = folded_paths(folds);
-  const Placement placement = place_quantizers(graph, layer_traits(*model_), config_, folded);
+  const detail::Placement placement =
+      detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded);
 
   // Everything is checked; from here on the model changes.
   if (!folded.empty()) {
@@ -140,7 +141,7 @@ void QATScheduler::start_training() {
               "QATScheduler: training with quantizers starts from RECORDING, the phase is ",
               to_string(phase_));
   Graph graph = capture(*model_, forward_, example_inputs_);
-  const Placement placement = place_quantizers(graph, layer_traits(*model_), config_);
+  const detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
   detail::fill_with_quantizers(placement, detail::layer_map(*model_), config_);
   release_parameters();
   if (optimizer_) {

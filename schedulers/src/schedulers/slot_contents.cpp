@@ -129,8 +129,10 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
 
   std::vector<std::pair<PlacedSlot, std::shared_ptr<TensorModule>>> contents;
   for (std::size_t i = 0; i < activations.size(); ++i) {
-    if (!activations[i]) continue;
-    contents.emplace_back(placement.activations[i].front(), activation_quantizer(*activations[i], config));
+    const PlacedSlot& owner = placement.activations[i].front();
+    const bool set_by_hand =
+        std::dynamic_pointer_cast<Quantizer>(layers.at(owner.layer)->slot(owner.id)) != nullptr;
+    if (!set_by_hand) contents.emplace_back(owner, activation_quantizer(*activations[i], config));
   }
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!weights[i]) continue;

@@ -3,7 +3,7 @@
 #include <qat/nn/quantizable_layer.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/recorders/recorder.h>
-#include <qat/schedulers/placement.h>
+#include "schedulers/placement.h"
 #include <qat/schedulers/qat_config.h>
 
 #include <map>

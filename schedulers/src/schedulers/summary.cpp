@@ -62,7 +62,7 @@ std::string table(const std::vector<Row>& rows) {
 std::string QATScheduler::summary() const {
   std::vector<Row> rows = {{"layer", "class", "slot", "content", "range"}};
   for (const auto& [path, layer] : nn::quantizable_layers(*model_)) {
-    const std::string type = class_name(layer->module().name());
+    const std::string type = detail::class_name(layer->module().name());
     for (const nn::SlotId id : layer->occupied_slots()) {
       TensorModule& content = *layer->slot(id);
       rows.push_back({path, type, id.name(), printed(content), range_text(content)});

@@ -1,6 +1,5 @@
 #include <qat/numerics/value_range.h>
 
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,5 @@
 #include <qat/recorders/recorder.h>
 
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 #include <qat/recorders/recorder.h>
 #include <qat/tensor_module.h>
 
-#include <torch/torch.h>
 
 #include <cstdint>
 #include <memory>

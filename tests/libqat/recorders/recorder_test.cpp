@@ -2,7 +2,6 @@
 #include <qat/numerics/affine_params.h>
 #include <qat/recorders/recorder.h>
 
-#include <torch/torch.h>
 
 #include <cmath>
 #include <cstdint>

@@ -29,21 +29,24 @@ struct FakeQuantizeOptions {
   Activation activation = {};
 };
 
-/// Quantizes and dequantizes: y = scale * (code - zero_point), code = clamp(round(f(x) / scale) + zero_point, qmin, qmax),
-/// with f the activation. One fused pass forward, one backward (it recomputes the code from x; nothing but x is saved).
+/// Quantizes and dequantizes: y = scale * (code - zero_point), code = clamp(round(f(x) / scale) + zero_point,
+/// qmin, qmax), with f the activation. One fused pass forward, one backward (it recomputes the code from x;
+/// nothing but x is saved).
 ///
-/// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays channels-last).
-/// Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic); scale stays float32.
-/// NaN stays NaN. Bits do not depend on the number of threads. While tracing, ATen operators with the same values are
-/// emitted. Tensors of integer or boolean type are returned unchanged.
+/// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays
+/// channels-last). Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic);
+/// scale stays float32. NaN stays NaN. Bits do not depend on the number of threads. While tracing, ATen
+/// operators with the same values are emitted. Tensors of integer or boolean type are returned unchanged.
 /// Non-dense views (strided slices, expanded tensors) are quantized through a contiguous copy.
-/// Throws: c10::Error for complex types and other layouts; c10::ValueError if scale or zero point has another length
-/// than x has channels (both are named), if the axis is out of range and, on CPU, if a scale is not positive and finite
-/// or a zero point lies outside the range.
-torch::Tensor fake_quantize(const torch::Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options = {});
+/// Throws: c10::Error for complex types and other layouts; c10::ValueError if scale or zero point has another
+/// length than x has channels (both are named), if the axis is out of range and, on CPU, if a scale is not
+/// positive and finite or a zero point lies outside the range.
+torch::Tensor fake_quantize(const torch::Tensor& x, const AffineParams& params,
+                            const FakeQuantizeOptions& options = {});
 
 /// The codes alone, int32, without gradient. NaN is refused. Throws: as fake_quantize, and for NaN in x.
-torch::Tensor affine_codes(const torch::Tensor& x, const AffineParams& params, const FakeQuantizeOptions& options = {});
+torch::Tensor affine_codes(const torch::Tensor& x, const AffineParams& params,
+                           const FakeQuantizeOptions& options = {});
 
 /// real = scale * (code - zero_point), float32.
 torch::Tensor affine_dequantize(const torch::Tensor& codes, const AffineParams& params);

@@ -5,12 +5,13 @@
 
 namespace qat {
 
-/// The affine mapping of one element, `real = scale * (code - zero_point)`: the only place where it is written down.
-/// CPU kernels, CUDA kernels, integer engine and exporters call these functions. `T` is float (also for half and
-/// bfloat16 data) or double; codes are integers held as `T`, so that clamping happens before any integer cast.
+/// The affine mapping of one element, `real = scale * (code - zero_point)`: the only place where it is
+/// written down. CPU kernels, CUDA kernels, integer engine and exporters call these functions. `T` is float
+/// (also for half and bfloat16 data) or double; codes are integers held as `T`, so that clamping happens
+/// before any integer cast.
 
-/// The code before clamping: round(x / scale) + zero_point. Division, not multiplication by a reciprocal; the zero
-/// point is added after rounding, as in ONNX QuantizeLinear. NaN gives NaN.
+/// The code before clamping: round(x / scale) + zero_point. Division, not multiplication by a reciprocal; the
+/// zero point is added after rounding, as in ONNX QuantizeLinear. NaN gives NaN.
 template <Rounding rounding, class T>
 QAT_HOST_DEVICE T affine_raw_code(T x, T scale, T zero_point) {
   return round_to_integer<rounding>(x / scale) + zero_point;
@@ -60,8 +61,8 @@ QAT_HOST_DEVICE T activate(T x, T negative_slope, T upper) {
   return y > upper ? upper : y;
 }
 
-/// f'(x) by torch's conventions: 0 at x = 0 for ReLU and ReLU6, negative_slope for x <= 0, 0 for x >= upper if there is
-/// such a bound. NaN has the slope of negative numbers.
+/// f'(x) by torch's conventions: 0 at x = 0 for ReLU and ReLU6, negative_slope for x <= 0, 0 for x >= upper
+/// if there is such a bound. NaN has the slope of negative numbers.
 template <class T>
 QAT_HOST_DEVICE T activation_slope(T x, T negative_slope, T upper) {
   return x >= upper && upper < T(HUGE_VAL) ? T(0) : (x > T(0) ? T(1) : negative_slope);

@@ -11,23 +11,24 @@
 
 namespace qat {
 
-/// The elementary functions that the parametric quantizers are made of: value and derivative of one element, `T` float
-/// or double. They follow nnabla's conventions at corners, which are not torch's: rounding passes its gradient, sign(0)
-/// is +1, bounds take the gradient of the elements on them.
-/// rounding itself: round_to_integer<Rounding::kHalfAwayFromZero>, derivative 1 everywhere.
+/// The elementary functions that the parametric quantizers are made of: value and derivative of one element,
+/// `T` float or double. They follow nnabla's conventions at corners, which are not torch's: rounding passes
+/// its gradient, sign(0) is +1, bounds take the gradient of the elements on them. rounding itself:
+/// round_to_integer<Rounding::kHalfAwayFromZero>, derivative 1 everywhere.
 
 /// Who receives the gradient of a clipped element.
 enum class ClipReceiver : std::int8_t { kNone, kInput, kLower, kUpper };
 
-/// min(max(x, lower), upper) with bounds that learn. NaN gives the lower bound; lower > upper gives the upper one.
+/// min(max(x, lower), upper) with bounds that learn. NaN gives the lower bound; lower > upper gives the upper
+/// one.
 template <class T>
 QAT_HOST_DEVICE T clip(T x, T lower, T upper) {
   const T above = x > lower ? x : lower;
   return above < upper ? above : upper;
 }
 
-/// Elements strictly between the bounds keep their gradient; those on or beyond a bound give it to the bound; the upper bound
-/// wins where both apply. The gradient of a NaN goes nowhere.
+/// Elements strictly between the bounds keep their gradient; those on or beyond a bound give it to the bound;
+/// the upper bound wins where both apply. The gradient of a NaN goes nowhere.
 template <class T>
 QAT_HOST_DEVICE ClipReceiver clip_receiver(T x, T lower, T upper) {
   const T above = x > lower ? x : lower;
@@ -42,7 +43,8 @@ QAT_HOST_DEVICE T clip_slope(T x, T lower, T upper) {
   return x > lower && x < upper ? T(1) : T(0);
 }
 
-/// 1 for x > 0, -1 for x < 0, `at_zero` for zeros of both signs and NaN. Derivative by the straight-through rule: 1.
+/// 1 for x > 0, -1 for x < 0, `at_zero` for zeros of both signs and NaN. Derivative by the straight-through
+/// rule: 1.
 template <class T>
 QAT_HOST_DEVICE T sign(T x, T at_zero = T(1)) {
   return x > T(0) ? T(1) : (x < T(0) ? T(-1) : at_zero);
@@ -72,8 +74,9 @@ QAT_HOST_DEVICE T exp2_slope(T x) {
   return std::exp2(x) * T(0.693147180559945309417232121458L);
 }
 
-/// |v| rounded to a power of two, to the nearest exponent: 2^round(log2 |v|). Exact: no logarithm is taken; there is no tie because
-/// sqrt(2) is irrational. 0 gives 0; infinities, and what rounds beyond the largest float, give infinity; NaN stays NaN.
+/// |v| rounded to a power of two, to the nearest exponent: 2^round(log2 |v|). Exact: no logarithm is taken;
+/// there is no tie because sqrt(2) is irrational. 0 gives 0; infinities, and what rounds beyond the largest
+/// float, give infinity; NaN stays NaN.
 template <class T>
 QAT_HOST_DEVICE T nearest_power_of_two(T v) {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -97,8 +100,8 @@ QAT_HOST_DEVICE T nearest_power_of_two(T v) {
   return magnitude > T(0) ? power : magnitude;
 }
 
-/// The derivative of nearest_power_of_two by the straight-through rule on the rounded exponent: P / v, between 1/sqrt(2) and
-/// sqrt(2) in magnitude; 0 at v = 0.
+/// The derivative of nearest_power_of_two by the straight-through rule on the rounded exponent: P / v,
+/// between 1/sqrt(2) and sqrt(2) in magnitude; 0 at v = 0.
 template <class T>
 QAT_HOST_DEVICE T nearest_power_of_two_slope(T v) {
   return v == T(0) ? T(0) : nearest_power_of_two(v) / v;

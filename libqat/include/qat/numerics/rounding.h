@@ -9,11 +9,12 @@
 
 namespace qat {
 
-/// How a real number becomes an integer. A property of every quantizer; training, engine and exporters use the same one.
+/// How a real number becomes an integer. A property of every quantizer; training, engine and exporters use
+/// the same one.
 enum class Rounding : std::int8_t {
-  kHalfToEven,         ///< 0.5 -> 0, 1.5 -> 2, -2.5 -> -2: IEEE and ONNX; the default of affine quantizers.
-  kHalfAwayFromZero,   ///< 0.5 -> 1, -2.5 -> -3: C's round(); nnabla's F.round.
-  kHalfUp,             ///< 0.5 -> 1, -2.5 -> -2: floor(v + 1/2) in exact arithmetic; Q formats.
+  kHalfToEven,        ///< 0.5 -> 0, 1.5 -> 2, -2.5 -> -2: IEEE and ONNX; the default of affine quantizers.
+  kHalfAwayFromZero,  ///< 0.5 -> 1, -2.5 -> -3: C's round(); nnabla's F.round.
+  kHalfUp,            ///< 0.5 -> 1, -2.5 -> -2: floor(v + 1/2) in exact arithmetic; Q formats.
 };
 
 /// The name used in configuration files: "half_to_even", "half_away_from_zero", "half_up".
@@ -40,9 +41,12 @@ QAT_HOST_DEVICE T round_to_integer(T v) {
 template <class T>
 QAT_HOST_DEVICE T round_to_integer(T v, Rounding rounding) {
   switch (rounding) {
-    case Rounding::kHalfAwayFromZero: return round_to_integer<Rounding::kHalfAwayFromZero>(v);
-    case Rounding::kHalfUp: return round_to_integer<Rounding::kHalfUp>(v);
-    default: return round_to_integer<Rounding::kHalfToEven>(v);
+    case Rounding::kHalfAwayFromZero:
+      return round_to_integer<Rounding::kHalfAwayFromZero>(v);
+    case Rounding::kHalfUp:
+      return round_to_integer<Rounding::kHalfUp>(v);
+    default:
+      return round_to_integer<Rounding::kHalfToEven>(v);
   }
 }
 

@@ -12,7 +12,8 @@ namespace qat {
 /// Where an affine quantizer's scale comes from.
 enum class ScaleSource : std::int8_t {
   kFixed,    ///< the buffers `scale` and `zero_point`, set once (from a recorder) and kept.
-  kCurrent,  ///< the current extremes of the tensor itself, at every call: weights, which move while they train.
+  kCurrent,  ///< the finite extremes of the tensor itself, at every call: weights, which move while they
+             ///< train. A trace keeps the scale of the moment as a constant.
 };
 
 struct AffineQuantizerOptions {
@@ -26,11 +27,12 @@ struct AffineQuantizerOptions {
   std::optional<std::int64_t> axis = std::nullopt;
 };
 
-/// The affine quantizer: real = scale * (code - zero_point), code = clamp(round(x / scale) + zero_point, qmin, qmax).
+/// The affine quantizer: real = scale * (code - zero_point), code = clamp(round(x / scale) + zero_point,
+/// qmin, qmax).
 ///
-/// Buffers: `scale` (float32, [] or [C]), `zero_point` (int32, same shape); before a range is set they are empty ([0])
-/// and `forward` throws.
-/// Example:
+/// Buffers: `scale` (float32, [] or [C]), `zero_point` (int32, same shape); before a range is set they are
+/// empty ([0]) and `forward` throws; with ScaleSource::kCurrent they stay so. Integer and boolean tensors
+/// pass unchanged. Example:
 ///   AffineQuantizer weights({.range = {8, Signedness::kSigned, RangeWidth::kNarrow}, .axis = 0});
 ///   weights.set_range({w.amin({1, 2, 3}), w.amax({1, 2, 3})});
 class AffineQuantizer : public Quantizer {
@@ -46,7 +48,8 @@ class AffineQuantizer : public Quantizer {
   std::string config() const override;
   void pretty_print(std::ostream& stream) const override;
 
-  /// Computes scale and zero point from a range and keeps them; kFixed. Throws: as affine_params_from_range.
+  /// Computes scale and zero point from a range and keeps them, on the range's device; kFixed.
+  /// Throws: as affine_params_from_range; c10::Error if the scale follows the tensor (kCurrent).
   void set_range(const ValueRange& values);
   /// Keeps a given scale (positive, finite) and zero point (in [qmin, qmax]); shapes [] or [C].
   /// Throws: c10::ValueError naming the offending value.

@@ -9,8 +9,9 @@
 
 namespace qat {
 
-/// Quantizes a bias to int32 at the scale of the accumulator: real = scale_x * scale_w[c] * code, zero point 0. The
-/// scales belong to the input's and the weight's quantizers and are passed at each call; this module holds no tensor.
+/// Quantizes a bias to int32 at the scale of the accumulator: real = scale_x * scale_w[c] * code, zero point
+/// 0. The scales belong to the input's and the weight's quantizers and are passed at each call; this module
+/// holds no tensor.
 class BiasQuantizer : public TensorModule {
  public:
   explicit BiasQuantizer(Rounding rounding = Rounding::kHalfToEven) : rounding_(rounding) {}
@@ -18,8 +19,9 @@ class BiasQuantizer : public TensorModule {
   /// Not callable without a scale. Throws: c10::Error saying so.
   torch::Tensor forward(const torch::Tensor& bias) override;
   /// `bias` [C]; `scale` float32, [] or [C]: scale_x * scale_w. Straight-through gradient.
-  /// Throws: c10::ValueError if a code leaves int32 ("bias 3 needs code 1.5e12 at scale 2e-12 ..."), naming the smallest
-  /// weight scale that would do. (Not checked on CUDA in training, which would stall it; checked in eval.)
+  /// Throws: c10::ValueError if a code leaves int32 ("bias 3 needs code 1.5e12 at scale 2e-12 ..."), naming
+  /// the smallest weight scale that would do. (Not checked on CUDA in training, which would stall it; checked
+  /// in eval.)
   torch::Tensor forward(const torch::Tensor& bias, const torch::Tensor& scale);
   /// int32 codes.
   torch::Tensor codes(const torch::Tensor& bias, const torch::Tensor& scale);

@@ -9,9 +9,11 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace qat::nn {
@@ -27,20 +29,29 @@ struct SlotId {
   bool operator==(const SlotId&) const = default;
 };
 
-/// A reference to a slot that another layer owns. Not registered: a module registered twice would be trained twice.
+/// A reference to a slot that another layer owns. Not registered: a module registered twice would be trained
+/// twice.
 struct SlotLink {
   std::string path;  ///< of the slot module from the root of the model: "layer1.relu.output_slot".
-  bool applies = false;  ///< true: this layer passes the tensor through it; false: the tensor arrives quantized.
-  std::weak_ptr<TensorModule> target;  ///< empty after clone() and torch::load until `relink(model)`.
+  bool applies =
+      false;  ///< true: this layer passes the tensor through it; false: the tensor arrives quantized.
+  std::weak_ptr<TensorModule> target = {};  ///< empty after clone() and torch::load until `relink(model)`.
 };
 
 /// The quantization side of every qat::nn layer: a torch layer plus slots.
 ///
-/// A slot is a child module: empty in FLOAT, a Recorder in RECORDING, a Quantizer in TRAINING. One tensor has one
-/// quantizer: it lives in the `output` slot of the layer that makes the tensor, or in an `input` slot where functional code or
-/// the model's input made it. Others reach it through a SlotLink.
+/// A slot is a child module: empty in FLOAT, a Recorder in RECORDING, a Quantizer in TRAINING. One tensor has
+/// one quantizer: it lives in the `output` slot of the layer that makes the tensor, or in an `input` slot
+/// where functional code or the model's input made it. Others reach it through a SlotLink.
+///
+/// Not thread-safe while slots change; `forward` itself changes nothing but what torch's twin changes and
+/// what a recorder records.
 class QuantizableLayer {
  public:
+  QuantizableLayer() = default;
+  /// A copy is a clone in the making: its links keep their paths and lose their targets, see `relink(model)`.
+  QuantizableLayer(const QuantizableLayer& other);
+  QuantizableLayer& operator=(const QuantizableLayer& other);
   virtual ~QuantizableLayer() = default;
 
   /// Number of data inputs (Add: 2). Layers with any number of inputs (Cat) say so by nullopt.
@@ -50,13 +61,21 @@ class QuantizableLayer {
   virtual torch::Tensor* bias_parameter() { return nullptr; }
   /// The weight's axis of output channels: 0, and 1 for transposed convolutions.
   virtual std::int64_t weight_channel_axis() const { return 0; }
-  /// The activation that this layer computes, if a quantizer can compute it in its own pass (ReLU, ReLU6, LeakyReLU).
+  /// The activation that this layer computes, if a quantizer can compute it in its own pass (ReLU, ReLU6,
+  /// LeakyReLU).
   virtual std::optional<Activation> fusable_activation() const { return std::nullopt; }
-  /// Whether the output holds only values of the input (max pooling, flatten, dropout, identity): the input's quantizer
-  /// is the output's.
+  /// Whether the output holds only values of the input (max pooling, flatten, dropout, identity): the input's
+  /// quantizer is the output's.
   virtual bool keeps_codes() const { return false; }
   /// Whether all data inputs must share one scale (Add, Sub, Cat).
   virtual bool inputs_share_scale() const { return false; }
+
+  /// Gives a layer without bias one (batch norm folding needs it), or overwrites the bias it has, in place.
+  /// Shape: [output channels]. A new bias is a trainable parameter with the weight's type and device.
+  /// Modifies: options.bias. Throws: c10::ValueError if the layer cannot have a bias or the shape differs.
+  virtual void set_bias_parameter(const torch::Tensor& bias);
+  /// Whether folding changed the structure: a BatchNorm is the identity, a convolution got a bias.
+  virtual bool is_folded() const { return false; }
 
   /// The module that this layer is.
   virtual torch::nn::Module& module() = 0;
@@ -64,8 +83,8 @@ class QuantizableLayer {
 
   /// The slot's content; nullptr if empty.
   std::shared_ptr<TensorModule> slot(SlotId id) const;
-  /// Fills a slot (nullptr empties it): registers the child module, moves it to the weight's device, gives it the layer's train mode.
-  /// Throws: c10::ValueError if the layer has no such slot.
+  /// Fills a slot (nullptr empties it): registers the child module, moves it to the weight's device, gives it
+  /// the layer's train mode. Throws: c10::ValueError if the layer has no such slot.
   void set_slot(SlotId id, std::shared_ptr<TensorModule> content);
   /// Replaces an input or output slot by a reference.
   void set_link(SlotId id, SlotLink link);
@@ -76,51 +95,92 @@ class QuantizableLayer {
   /// Empties all slots and links: the layer is a float layer again.
   void clear_slots();
 
-  /// While held, weight and bias get no gradient from forward (RECORDING): backward() and step() run and change nothing.
-  void hold_parameters(bool hold) { hold_ = hold; }
+  /// While held, the layer's own parameters get no gradient from forward (RECORDING): backward() and step()
+  /// run and change nothing. Gradients that lie in the parameters from before are cleared. Inputs get their
+  /// gradients as ever.
+  void hold_parameters(bool hold);
   bool holds_parameters() const { return hold_; }
+
+  /// For messages: class and, once `quantizable_layers` has seen the model, path: "qat::nn::Conv2d
+  /// 'features.0'".
+  std::string describe() const;
+  void set_path(std::string path) { path_ = std::move(path); }
 
  protected:
   /// Nothing to do but the float computation.
-  bool is_float() const { return !active_; }
+  bool is_float() const { return entries_.empty() && !hold_; }
   /// Passes data input `index` through its slot or link.
-  torch::Tensor slot_input(const torch::Tensor& x, std::int64_t index = 0);
+  torch::Tensor slot_input(const torch::Tensor& x, std::int64_t index = 0) const;
   /// Passes the weight through its slot; held in RECORDING.
-  torch::Tensor slot_weight(const torch::Tensor& weight);
-  /// Passes the bias through its slot: int32 codes at scale_x * scale_w[c] when input and weight are quantized. `weight` is the unquantized
-  /// weight.
-  torch::Tensor slot_bias(const torch::Tensor& bias, const torch::Tensor& weight);
-  /// Passes the output through its slot or link.
-  torch::Tensor slot_output(const torch::Tensor& y);
-  /// The same for a layer that is an activation: fuses it with the quantizer; `plain` computes the activation alone.
+  torch::Tensor slot_weight(const torch::Tensor& weight) const;
+  /// Passes the bias (may be undefined) through its slot: int32 codes at scale_x * scale_w[c] if input and
+  /// weight are quantized, else it stays float. `weight` is the unquantized weight.
+  torch::Tensor slot_bias(const torch::Tensor& bias, const torch::Tensor& weight) const;
+  /// Passes the output through its slot or link. While parameters are held, a float layer's first output
+  /// still requires a gradient, so that backward() runs.
+  torch::Tensor slot_output(const torch::Tensor& y) const;
+  /// The forward of a layer without parameters: input slot, `compute`, output slot. If the layer is an
+  /// activation that a quantizer in the output slot can compute, both are one pass and `compute` is not
+  /// called.
   template <class Function>
-  torch::Tensor slot_activation(const torch::Tensor& x, Function&& plain);
+  torch::Tensor pass(const torch::Tensor& input, const Function& compute) const {
+    const LayerScope scope(module(), {input});
+    if (is_float()) return scope.output(compute(input));
+    const torch::Tensor x = slot_input(input);
+    const auto activation = fusable_activation();
+    Quantizer* quantizer = activation && x.is_floating_point() ? output_quantizer() : nullptr;
+    return scope.output(quantizer ? quantizer->forward(x, *activation) : slot_output(compute(x)));
+  }
+  /// The same with two data inputs.
+  template <class Function>
+  torch::Tensor pass(const torch::Tensor& a, const torch::Tensor& b, const Function& compute) const {
+    const LayerScope scope(module(), {a, b});
+    if (is_float()) return scope.output(compute(a, b));
+    return scope.output(slot_output(compute(slot_input(a, 0), slot_input(b, 1))));
+  }
+  /// The parameter, without its gradient while parameters are held. May be undefined.
+  torch::Tensor held(const torch::Tensor& parameter) const;
 
   /// For `reset()`: registers fresh modules in place of the occupied slots, so that clone() can fill them.
   void reset_slots();
-  /// For `save()` and `load()`: which slots are occupied by what, and the links, in one text attribute "slots".
+  /// For `save()` and `load()`: which slots are occupied by what, and the links, in one text attribute
+  /// "slots"; absent for a float layer, whose file is that of its torch twin. Loading creates missing slots
+  /// and removes surplus ones.
   void save_slots(torch::serialize::OutputArchive& archive) const;
   void load_slots(torch::serialize::InputArchive& archive);
-  /// For `pretty_print`: ", weight=int8 per channel, output=uint8" or "".
+  /// For `load()`: brings the structure into the saved state, see `is_folded`.
+  virtual void set_folded(bool folded);
+  /// For `pretty_print`: ", weight=int8 narrow per channel, output=uint8" or "".
   std::string describe_slots() const;
+  /// Prints the text of the torch twin ("torch::nn::ReLU()") as the layer's own, with its slots.
+  void print_layer(std::ostream& stream, const std::string& twin) const;
 
  private:
   struct Entry {
     SlotId id;
-    std::shared_ptr<TensorModule> content;
+    std::shared_ptr<TensorModule> content;  ///< nullptr for a link
     std::optional<SlotLink> link;
   };
+  const Entry* find(SlotId id) const;
+  void erase(SlotId id);
+  void check_slot_exists(SlotId id) const;
+  /// The slot's content or the link's target. Throws: c10::Error if the link has none.
+  std::shared_ptr<TensorModule> resolve(const Entry& entry) const;
+  /// The quantizer that the output passes through, if any.
+  Quantizer* output_quantizer() const;
+
   std::vector<Entry> entries_;
-  bool active_ = false;
   bool hold_ = false;
+  std::string path_;
 };
 
 /// All layers of a model with their paths, in registration order. A layer reached by two paths stands once.
+/// The layers note their paths for messages.
 std::vector<std::pair<std::string, QuantizableLayer*>> quantizable_layers(torch::nn::Module& model);
 
-/// Points every link to the module at its path. Call after `clone()` and `torch::load`, with the same root as when the
-/// slots were filled; the scheduler calls it itself.
-/// Throws: c10::Error naming layer and path if there is no such slot.
+/// Points every link to the module at its path. Call after `clone()` and `torch::load`, with the same root as
+/// when the slots were filled; the scheduler calls it itself. Throws: c10::Error naming layer and path if
+/// there is no such slot.
 void relink(torch::nn::Module& model);
 
 }  // namespace qat::nn

@@ -7,21 +7,34 @@
 
 namespace qat {
 
-/// A `.qat` file: a header with the format version, text entries (configuration, phase, counters) and the SHA-256 of the
-/// payload; the payload is a torch archive with the model's parameters, buffers, slots and links.
+/// What a `.qat` file says of itself.
+///
+/// The file: 8 bytes "QATMODEL", format version (uint32), length of the header (uint64), both little endian,
+/// SHA-256 (32 bytes) of all that follows; then the header, a JSON object (entries, digest, names and shapes
+/// of all tensors, length of the payload), and the payload, a torch archive with the model's parameters,
+/// buffers, slots and links.
 struct CheckpointInfo {
-  std::map<std::string, std::string> entries;
-  std::string digest;  ///< SHA-256, hex, over names, types, shapes and bytes of all parameters and buffers.
+  std::map<std::string, std::string>
+      entries;         ///< texts of the caller: configuration, state of the scheduler, ...
+  std::string digest;  ///< model_digest of the saved model.
 };
 
-/// Writes to a temporary name, then renames. Throws: c10::Error naming the file if it cannot be written; no partial file stays.
-CheckpointInfo save_checkpoint(const std::string& path, torch::nn::Module& model, const std::map<std::string, std::string>& entries);
+/// SHA-256, hex, over names, types, shapes and bytes of all parameters and buffers, in the order of their
+/// names.
+std::string model_digest(const torch::nn::Module& model);
+
+/// Writes to a temporary name, then renames. Throws: c10::Error naming the file if it cannot be written; no
+/// partial file stays, a file that was there before stays as it was.
+CheckpointInfo save_checkpoint(const std::string& path, torch::nn::Module& model,
+                               const std::map<std::string, std::string>& entries);
 /// Reads and checks the header and the digest of the payload; no model needed.
-/// Throws: c10::Error naming the file: empty, cut ("expected N bytes, found M"), foreign ("not a .qat file"), damaged.
+/// Throws: c10::Error naming the file: empty, cut ("expected N bytes, found M"), foreign ("no .qat file"),
+/// damaged.
 CheckpointInfo read_checkpoint_info(const std::string& path);
-/// Loads into a freshly built model of the same structure, in whatever phase it was saved (slots are created). All or
-/// nothing: on any error the model is bit for bit as before.
-/// Throws: as read_checkpoint_info; naming keys and shapes that do not fit.
+/// Loads into a freshly built model of the same structure, in whatever phase it was saved (slots are created,
+/// folded BatchNorms become the identity). Links are rebuilt. Devices of the model's tensors stay. Build the
+/// optimizer afterwards: folding may have taken parameters away. All or nothing: on any error the model is
+/// bit for bit as before. Throws: as read_checkpoint_info; naming tensors, types and shapes that do not fit.
 CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model);
 
 }  // namespace qat

@@ -3,7 +3,6 @@
 #include <qat/graph/capture.h>
 #include <qat/nn/fold_batch_norm.h>
 #include <qat/schedulers/phase.h>
-#include <qat/schedulers/placement.h>
 #include <qat/schedulers/qat_config.h>
 
 #include <torch/nn/module.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace qat {
+namespace qat::detail {
 
 /// What the placement needs to know of a qat::nn layer.
 struct LayerTraits {
@@ -73,4 +73,4 @@ Placement place_quantizers(const Graph& graph, const std::map<std::string, Layer
 /// The class name that configurations use: "qat::nn::Conv2d" (or "Conv2dImpl") -> "Conv2d".
 std::string class_name(const std::string& type);
 
-}  // namespace qat
+}  // namespace qat::detail

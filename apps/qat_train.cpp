@@ -1,0 +1,27 @@
+#include <iostream>
+
+#include "support/command_line.h"
+#include "support/program.h"
+#include "support/trainer.h"
+#include "support/training_run.h"
+
+int main(int argc, char** argv) {
+  using namespace qat::apps;
+  keep_freed_memory();
+  return run_program(argc, argv, [](const std::vector<std::string>& arguments) {
+    const auto parsed = parse_train_command(arguments);
+    if (!parsed.command) {
+      std::cout << parsed.text;
+      return 0;
+    }
+    const auto& [config, out] = *parsed.command;
+    configured_device(config.device);  // refuse before anything is read or written
+    auto progress = Progress::standard_error();
+    const auto dataset = load_configured_dataset(config);
+    const OutputFolder folder(out);
+    const auto result = run_training(config, dataset, folder, progress);
+    std::cout << result_table(result) << "results in " << out.string()
+              << ": report.html, summary.json, model.qat, model.torchscript.pt\n";
+    return 0;
+  });
+}

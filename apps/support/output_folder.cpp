@@ -1,0 +1,49 @@
+#include "support/output_folder.h"
+
+#include <c10/util/Exception.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+
+namespace qat::apps {
+namespace {
+
+constexpr const char* kResults[] = {"config.toml",          "metrics.csv", "summary.json",
+                                    "report.html",          "model.qat",   "model.torchscript.pt",
+                                    "checkpoints/float.qat"};
+
+}  // namespace
+
+OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) {
+  std::error_code error;
+  std::filesystem::create_directories(path_ / "checkpoints", error);
+  TORCH_CHECK(!error, "output folder ", path_.string(), ": ", error.message());
+  for (const char* name : kResults) {
+    std::filesystem::remove(path_ / name, error);
+    TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
+                " of an earlier run: ", error.message());
+  }
+}
+
+void OutputFolder::write(std::string_view name, std::string_view content) const {
+  const auto target = file(name);
+  auto temporary = target;
+  temporary += ".tmp";
+  std::error_code error;
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out.write(content.data(), static_cast<std::streamsize>(content.size()));
+    out.close();
+    if (!out) error = {errno, std::generic_category()};
+  }
+  if (!error) std::filesystem::rename(temporary, target, error);
+  if (error) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    TORCH_CHECK(false, target.string(), ": cannot write: ", error.message());
+  }
+}
+
+}  // namespace qat::apps

@@ -1,0 +1,50 @@
+#include "support/program.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <thread>
+
+#include "support/run_config.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+namespace qat::apps {
+
+int run_program(int argc, char** argv,
+                const std::function<int(const std::vector<std::string>& arguments)>& work) {
+  const std::vector<std::string> arguments(argv, argv + argc);
+  try {
+    return work(arguments);
+  } catch (const UsageError& error) {
+    const auto name = std::filesystem::path(arguments.front()).filename().string();
+    std::cerr << "error: " << error.what() << "\n'" << name << " --help' lists all options." << std::endl;
+    return 2;
+  } catch (const c10::Error& error) {
+    std::cerr << "error: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+  }
+  return 1;
+}
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
+}
+
+std::int64_t set_threads(std::int64_t threads) {
+  if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(threads));
+  return threads;
+}
+
+}  // namespace qat::apps

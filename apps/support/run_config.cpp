@@ -1,0 +1,275 @@
+#include "support/run_config.h"
+
+#include <qat/version.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace qat::apps {
+namespace {
+
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+
+struct About {
+  std::string key;
+  std::string group;
+  std::string description;
+};
+
+template <class Number>
+bool parse_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Setting whole(About about, std::int64_t RunConfig::*member, std::int64_t low,
+              std::int64_t high = kUnbounded) {
+  auto expected = high == kUnbounded ? fmt::format("a whole number from {} up", low)
+                                     : fmt::format("a whole number from {} to {}", low, high);
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kNumber,
+          [=](RunConfig& config, std::string_view text) {
+            std::int64_t value = 0;
+            if (!parse_number(text, value) || value < low || value > high) return false;
+            config.*member = value;
+            return true;
+          },
+          [=](const RunConfig& config) { return fmt::format("{}", config.*member); }};
+}
+
+/// `below`: values must be smaller than this.
+Setting real(About about, double RunConfig::*member, double below = std::numeric_limits<double>::infinity()) {
+  auto expected = std::isinf(below) ? std::string("a number from 0 up")
+                                    : fmt::format("a number from 0 to below {}", below);
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kNumber,
+          [=](RunConfig& config, std::string_view text) {
+            double value = 0;
+            if (!parse_number(text, value) || !(value >= 0) || !(value < below)) return false;
+            config.*member = value;
+            return true;
+          },
+          [=](const RunConfig& config) { return fmt::format("{}", config.*member); }};
+}
+
+Setting choice(About about, std::string RunConfig::*member, std::vector<std::string> names) {
+  return {about.key,
+          about.group,
+          about.description,
+          fmt::format("one of {}", fmt::join(names, ", ")),
+          Setting::Kind::kText,
+          [=](RunConfig& config, std::string_view text) {
+            if (std::find(names.begin(), names.end(), text) == names.end()) return false;
+            config.*member = text;
+            return true;
+          },
+          [=](const RunConfig& config) { return config.*member; }};
+}
+
+Setting any_text(About about, std::string RunConfig::*member, std::string expected) {
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kText,
+          [=](RunConfig& config, std::string_view text) {
+            config.*member = text;
+            return true;
+          },
+          [=](const RunConfig& config) { return config.*member; }};
+}
+
+Setting flag(About about, bool RunConfig::*member) {
+  return {about.key,
+          about.group,
+          about.description,
+          "true or false",
+          Setting::Kind::kFlag,
+          [=](RunConfig& config, std::string_view text) {
+            if (text != "true" && text != "false") return false;
+            config.*member = text == "true";
+            return true;
+          },
+          [=](const RunConfig& config) { return std::string(config.*member ? "true" : "false"); }};
+}
+
+std::vector<std::string> setting_keys() {
+  std::vector<std::string> keys;
+  for (const auto& setting : settings())
+    keys.push_back(setting.key);
+  return keys;
+}
+
+std::int64_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::int64_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::int64_t diagonal = std::exchange(row[0], static_cast<std::int64_t>(i));
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const auto replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+/// A scalar as the text that a command line would hold; nothing for tables, arrays and dates.
+std::optional<std::string> scalar_text(const toml::node& node) {
+  if (const auto* value = node.as_string()) return value->get();
+  if (const auto* value = node.as_integer()) return fmt::format("{}", value->get());
+  if (const auto* value = node.as_floating_point()) return fmt::format("{}", value->get());
+  if (const auto* value = node.as_boolean()) return value->get() ? "true" : "false";
+  return std::nullopt;
+}
+
+}  // namespace
+
+const std::vector<Setting>& settings() {
+  using C = RunConfig;
+  static const std::vector<Setting> all = {
+      choice({"data", "Data", "data set"}, &C::data, {"fashion-mnist", "cifar10", "synthetic"}),
+      any_text({"data_path", "Data", "where the data files are"}, &C::data_path,
+               "a folder, or nothing for the usual place"),
+      whole({"limit", "Data", "train with the first N samples, 0 for all"}, &C::limit, 0),
+      whole({"batch_size", "Data", "samples in a step"}, &C::batch_size, 2, 1 << 20),
+      flag({"augment", "Data", "shift and mirror images"}, &C::augment),
+      choice({"model", "Model", "network"}, &C::model,
+             {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
+      choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
+             {"integer_only", "tensorrt", "default"}),
+      whole({"weight_bits", "Quantization", "bits of a weight"}, &C::weight_bits, 2, 16),
+      whole({"activation_bits", "Quantization", "bits of an activation"}, &C::activation_bits, 2, 16),
+      whole({"float_epochs", "Training", "epochs in float"}, &C::float_epochs, 0),
+      whole({"record_batches", "Training", "batches whose ranges are recorded"}, &C::record_batches, 1),
+      whole({"qat_epochs", "Training", "epochs with quantizers"}, &C::qat_epochs, 0),
+      choice({"optimizer", "Training", "optimizer"}, &C::optimizer, {"sgd", "adam"}),
+      real({"learning_rate", "Training", "at the start (of quantized training a tenth of it)"},
+           &C::learning_rate),
+      real({"momentum", "Training", "momentum of sgd, first beta of adam"}, &C::momentum, 1.0),
+      real({"weight_decay", "Training", "L2 penalty"}, &C::weight_decay),
+      choice({"schedule", "Training", "how the learning rate falls within each phase"}, &C::schedule,
+             {"cosine", "step"}),
+      whole({"seed", "Machine", "of weights, order and augmentation"}, &C::seed, 0),
+      whole({"threads", "Machine", "CPU threads, 0 for one a core"}, &C::threads, 0, 1024),
+      choice({"device", "Machine", "where to compute"}, &C::device, {"cpu", "cuda"}),
+  };
+  return all;
+}
+
+std::string Setting::option() const {
+  auto name = key;
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+const Setting* find_setting(std::string_view key) {
+  std::string name(key);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto found = std::find_if(settings().begin(), settings().end(),
+                                  [&](const Setting& each) { return each.key == name; });
+  return found == settings().end() ? nullptr : &*found;
+}
+
+void assign_setting(RunConfig& config, const Setting& setting, std::string_view value,
+                    std::string_view origin) {
+  if (!setting.assign(config, value))
+    throw UsageError(
+        fmt::format("{} {}: expected {}", origin, value.empty() ? "''" : value, setting.expected));
+}
+
+void RunConfig::validate() const {
+  for (const auto& setting : settings()) {
+    RunConfig copy;
+    assign_setting(copy, setting, setting.text(*this), setting.key + " =");
+  }
+  if (data == "synthetic" && !data_path.empty())
+    throw UsageError(fmt::format(
+        "--data synthetic contradicts --data-path {}: synthetic data is made, not read", data_path));
+  if (data == "cifar10" && data_path.empty())
+    throw UsageError(
+        "--data cifar10 needs --data-path: the folder that holds data_batch_1.bin to test_batch.bin");
+  if (limit > 0 && limit < batch_size)
+    throw UsageError(fmt::format(
+        "--limit {} contradicts --batch-size {}: the samples do not fill one batch; expected a limit of 0 "
+        "or at least the batch size",
+        limit, batch_size));
+  if (float_epochs == 0 && qat_epochs == 0)
+    throw UsageError(
+        "--float-epochs 0 contradicts --qat-epochs 0: nothing would be trained; expected one of them to be 1 "
+        "or more");
+}
+
+std::string RunConfig::to_toml() const {
+  std::ostringstream out;
+  out << "# qat-train " << version() << "; run again with: qat-train --config THIS_FILE --out DIR\n";
+  std::string group;
+  for (const auto& setting : settings()) {
+    if (setting.group != group) out << "\n# " << (group = setting.group) << "\n";
+    out << setting.key << " = ";
+    if (setting.kind == Setting::Kind::kText) {
+      out << toml::value<std::string>(setting.text(*this));
+    } else {
+      out << setting.text(*this);
+    }
+    out << "  # " << setting.description << ": " << setting.expected << "\n";
+  }
+  return out.str();
+}
+
+void apply_toml(RunConfig& config, std::string_view text, const std::string& name) {
+  toml::table table;
+  try {
+    table = toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
+    throw UsageError(fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
+  }
+  for (const auto& [key, node] : table) {
+    const auto place = fmt::format("{}:{}", name, node.source().begin.line);
+    const auto* setting = find_setting(key.str());
+    if (!setting)
+      throw UsageError(
+          fmt::format("{}: unknown key '{}'{}", place, key.str(), suggestion(key.str(), setting_keys())));
+    const auto value = scalar_text(node);
+    if (!value)
+      throw UsageError(
+          fmt::format("{}: {}: expected {}, got a table, list or date", place, key.str(), setting->expected));
+    assign_setting(config, *setting, *value, fmt::format("{}: {} =", place, setting->key));
+  }
+}
+
+void apply_toml_file(RunConfig& config, const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!std::filesystem::is_regular_file(path) || file.bad())
+    throw UsageError(fmt::format("--config {}: expected a readable TOML file", path.string()));
+  apply_toml(config, text, path.string());
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
+  const auto distance = [&](const std::string& each) { return edit_distance(word, each); };
+  const auto nearest = std::min_element(
+      known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  if (nearest == known.end() || distance(*nearest) > static_cast<std::int64_t>(word.size() + 1) / 2)
+    return "";
+  return fmt::format(" (did you mean '{}'?)", *nearest);
+}
+
+}  // namespace qat::apps

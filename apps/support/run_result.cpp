@@ -1,0 +1,69 @@
+#include "support/run_result.h"
+
+#include <qat/version.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace qat::apps {
+
+std::string metrics_csv(const std::vector<MetricsRow>& rows) {
+  std::string text = "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds\n";
+  for (const auto& row : rows) {
+    text += fmt::format("{},{},{:.6f},{:.6f},{:.6f},{:.6g},{:.3f}\n", row.phase, row.epoch, row.loss,
+                        row.train_accuracy, row.test_accuracy, row.learning_rate, row.seconds);
+  }
+  return text;
+}
+
+std::string summary_json(const RunResult& result) {
+  nlohmann::ordered_json summary = {
+      {"float_accuracy", result.float_accuracy},
+      {"qat_accuracy", result.qat_accuracy},
+      {"deployed_accuracy", result.deployed_accuracy},
+      {"phase", result.phase},
+      {"weight_bits", result.config.weight_bits},
+      {"activation_bits", result.config.activation_bits},
+      {"size_bytes", result.size_bytes},
+      {"float_size_bytes", result.float_size_bytes},
+      {"exported_file_bytes", result.exported_file_bytes},
+      {"digest", result.digest},
+      {"codes_compared", result.codes_compared},
+      {"codes_different", result.codes_different},
+      {"predictions_different", result.codes_different},
+      {"largest_output_difference", result.largest_output_difference},
+      {"model", result.config.model},
+      {"data", result.config.data},
+      {"preset", result.config.preset},
+      {"seed", result.config.seed},
+      {"threads", result.config.threads},
+      {"seconds", result.seconds},
+      {"version", version()},
+  };
+  for (const auto& [phase, seconds] : result.seconds_per_step)
+    summary["seconds_per_step"][phase] = seconds;
+  return summary.dump(2) + "\n";
+}
+
+std::string size_text(std::int64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  if (bytes < 1000000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+std::string result_table(const RunResult& result) {
+  const auto quantized = fmt::format("quantized (weights {}, activations {} bits)", result.config.weight_bits,
+                                     result.config.activation_bits);
+  auto text = fmt::format("{:<46}{:>10}{:>12}\n", "", "accuracy", "size");
+  const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes) {
+    text += fmt::format("{:<46}{:>8.2f} %{:>12}\n", what, 100 * accuracy, size_text(bytes));
+  };
+  row("float", result.float_accuracy, result.float_size_bytes);
+  row(quantized, result.qat_accuracy, result.size_bytes);
+  row("exported (TorchScript file)", result.deployed_accuracy, result.exported_file_bytes);
+  text += fmt::format("exported and quantized model differ in {} of {} predictions\n", result.codes_different,
+                      result.codes_compared);
+  return text;
+}
+
+}  // namespace qat::apps

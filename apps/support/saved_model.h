@@ -1,0 +1,26 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "support/model_description.h"
+
+namespace qat::apps {
+
+/// A model read from a file, ready to test.
+struct SavedModel {
+  std::string kind;  ///< "checkpoint" or "torchscript".
+  ModelDescription description;
+  std::string digest;  ///< of a checkpoint; "" for TorchScript.
+  /// Takes images `[N, channels, height, width]`, gives logits `[N, classes]`; eval mode.
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+};
+
+/// Reads a checkpoint of qat-train or a TorchScript file that it exported; the content decides, not the name.
+/// Throws: c10::Error naming the file and what is wrong: missing, empty, cut, damaged, of another program.
+SavedModel load_saved_model(const std::filesystem::path& path, torch::Device device);
+
+}  // namespace qat::apps

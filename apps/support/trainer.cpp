@@ -1,0 +1,172 @@
+#include "support/trainer.h"
+
+#include <torch/cuda.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <cmath>
+#include <numbers>
+
+namespace qat::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config,
+                                                        std::vector<torch::Tensor> parameters) {
+  if (config.optimizer == "adam") {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                torch::optim::AdamOptions(config.learning_rate)
+                                                    .betas({config.momentum, 0.999})
+                                                    .weight_decay(config.weight_decay));
+  }
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(config.learning_rate)
+                                                 .momentum(config.momentum)
+                                                 .weight_decay(config.weight_decay));
+}
+
+BatchLoaderOptions loader_options(const RunConfig& config) {
+  BatchLoaderOptions options;
+  options.batch_size = config.batch_size;
+  options.seed = static_cast<std::uint64_t>(config.seed);
+  options.max_shift = config.augment ? 2 : 0;
+  options.flip = config.augment && config.data != "synthetic";  // a mirrored 2 is a 5
+  return options;
+}
+
+/// Sums that stay on the device until somebody wants to see them: reading one stalls a GPU.
+class RunningMean {
+ public:
+  explicit RunningMean(torch::Device device)
+      : loss_(torch::zeros({}, device)),
+        correct_(torch::zeros({}, torch::TensorOptions(device).dtype(torch::kInt64))) {}
+
+  void add(const torch::Tensor& loss, const torch::Tensor& logits, const torch::Tensor& labels) {
+    torch::NoGradGuard no_grad;
+    loss_ += loss;
+    correct_ += (logits.argmax(1) == labels).sum();
+    samples_ += labels.size(0);
+    ++steps_;
+  }
+  double loss() const { return loss_.item<double>() / static_cast<double>(steps_); }
+  double accuracy() const { return correct_.item<double>() / static_cast<double>(samples_); }
+  std::int64_t samples() const { return samples_; }
+
+ private:
+  torch::Tensor loss_;
+  torch::Tensor correct_;
+  std::int64_t samples_ = 0;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace
+
+torch::Device configured_device(const std::string& name) {
+  TORCH_CHECK(name != "cuda" || torch::cuda::is_available(),
+              "--device cuda: this LibTorch finds no CUDA device; expected one, or --device cpu");
+  return torch::Device(name);
+}
+
+Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
+                    torch::Device device) {
+  torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> outputs;
+  std::vector<torch::Tensor> labels;
+  loader.start_epoch(0);
+  while (const auto batch = loader.next()) {
+    outputs.push_back(forward(batch->images.to(device)).to(torch::kCPU));
+    labels.push_back(batch->labels);
+  }
+  Evaluation result;
+  result.outputs = torch::cat(outputs);
+  result.predictions = result.outputs.argmax(1);
+  result.correct = (result.predictions == torch::cat(labels)).sum().item<std::int64_t>();
+  return result;
+}
+
+double scheduled_rate(const std::string& schedule, double start, double done) {
+  if (schedule == "step") return done < 0.5 ? start : (done < 0.75 ? start / 10 : start / 100);
+  return start / 2 * (1 + std::cos(std::numbers::pi * done));
+}
+
+Trainer::Trainer(Model model, const Dataset& dataset, const RunConfig& config, Progress& progress)
+    : model_(std::move(model)),
+      dataset_(dataset),
+      config_(config),
+      progress_(progress),
+      device_(configured_device(config.device)),
+      loader_(training_loader(dataset, loader_options(config))) {
+  model_.module->to(device_);
+  optimizer_ = make_optimizer(config, model_.module->parameters());
+}
+
+EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
+                                     double start_rate) {
+  model_.module->train();
+  start_pass();
+  const auto steps = loader_.batches_per_epoch();
+  EpochStatistics result;
+  RunningMean mean(device_);
+  const auto start = Clock::now();
+  while (const auto batch = loader_.next()) {
+    const auto done = static_cast<double>(epoch * steps + result.steps) / static_cast<double>(epochs * steps);
+    const auto rate = scheduled_rate(config_.schedule, start_rate, done);
+    if (result.steps == 0) result.learning_rate = rate;
+    for (auto& group : optimizer_->param_groups())
+      group.options().set_lr(rate);
+
+    const auto labels = batch->labels.to(device_);
+    optimizer_->zero_grad();
+    const auto logits = model_(batch->images.to(device_));
+    const auto loss = torch::nn::functional::cross_entropy(logits, labels);
+    loss.backward();
+    optimizer_->step();
+    mean.add(loss, logits, labels);
+    ++result.steps;
+
+    if (progress_.due()) {
+      const auto seconds = seconds_since(start);
+      const auto steps_left = (epochs - epoch) * steps - result.steps;
+      progress_.show({phase, epoch + 1, epochs, result.steps, steps, mean.loss(), mean.accuracy(),
+                      static_cast<double>(mean.samples()) / seconds,
+                      seconds / static_cast<double>(result.steps) * static_cast<double>(steps_left)});
+    }
+  }
+  result.loss = mean.loss();
+  result.accuracy = mean.accuracy();
+  result.seconds = seconds_since(start);
+  TORCH_CHECK(std::isfinite(result.loss), "training diverged: the loss is ", result.loss, " in ", phase,
+              " epoch ", epoch + 1, "; lower --learning-rate");
+  return result;
+}
+
+EpochStatistics Trainer::record() {
+  torch::NoGradGuard no_grad;
+  model_.module->train();
+  EpochStatistics result;
+  const auto start = Clock::now();
+  for (start_pass(); result.steps < config_.record_batches; ++result.steps) {
+    auto batch = loader_.next();
+    if (!batch) {
+      start_pass();
+      batch = loader_.next();
+    }
+    model_(batch->images.to(device_));
+  }
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+Evaluation Trainer::test() {
+  model_.module->eval();
+  return evaluate(model_, test_loader(dataset_, kTestBatch), device_);
+}
+
+}  // namespace qat::apps

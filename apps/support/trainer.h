@@ -1,0 +1,83 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "support/batch_loader.h"
+#include "support/dataset.h"
+#include "support/models.h"
+#include "support/progress.h"
+#include "support/run_config.h"
+
+namespace qat::apps {
+
+/// Samples in a batch of a test.
+inline constexpr std::int64_t kTestBatch = 500;
+
+/// What an epoch of training came to.
+struct EpochStatistics {
+  double loss = 0;           ///< mean over the samples, each as it was when its step ran.
+  double accuracy = 0;       ///< fraction of 1, likewise.
+  double learning_rate = 0;  ///< of the first step.
+  double seconds = 0;
+  std::int64_t steps = 0;
+};
+
+/// What a model says about a test set.
+struct Evaluation {
+  torch::Tensor outputs;      ///< float32 `[N, classes]`, on the CPU.
+  torch::Tensor predictions;  ///< int64 `[N]`.
+  std::int64_t correct = 0;
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(predictions.size(0)); }
+};
+
+/// "cpu" or "cuda". Throws: c10::Error if there is no such device.
+torch::Device configured_device(const std::string& name);
+
+/// Runs all batches of a loader through `forward`, without gradient.
+Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
+                    torch::Device device);
+
+/// The learning rate after `done` (0 to 1) of a phase that begins with rate `start`.
+/// cosine: start / 2 * (1 + cos(pi * done)). step: start, a tenth of it from 1/2, a hundredth from 3/4.
+double scheduled_rate(const std::string& schedule, double start, double done);
+
+/// Trains a model on a data set as a configuration says.
+class Trainer {
+ public:
+  /// Moves the model to the configured device. `dataset` and `progress` must outlive the trainer.
+  Trainer(Model model, const Dataset& dataset, const RunConfig& config, Progress& progress);
+
+  /// One epoch of `epochs` of a phase; the learning rate starts at `start_rate` with the phase's first epoch.
+  /// Throws: c10::Error if the loss is not finite, naming phase and epoch.
+  EpochStatistics train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
+                              double start_rate);
+  /// Runs the configured number of batches forward in train mode, without gradient; statistics hold seconds
+  /// and steps.
+  EpochStatistics record();
+  /// Tests the model in eval mode.
+  Evaluation test();
+
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  torch::Device device() const { return device_; }
+
+ private:
+  /// Starts the next pass over the data; each has an order of its own.
+  void start_pass() { loader_.start_epoch(passes_++); }
+
+  Model model_;
+  const Dataset& dataset_;
+  RunConfig config_;
+  Progress& progress_;
+  torch::Device device_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  BatchLoader loader_;
+  std::int64_t passes_ = 0;
+};
+
+}  // namespace qat::apps

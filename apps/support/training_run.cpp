@@ -1,0 +1,166 @@
+#include "support/training_run.h"
+
+#include <qat/export/torchscript.h>
+#include <qat/schedulers/checkpoint.h>
+#include <qat/schedulers/qat_scheduler.h>
+
+#include <torch/script.h>
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "support/model_description.h"
+#include "support/models.h"
+#include "support/program.h"
+#include "support/report.h"
+#include "support/trainer.h"
+
+namespace qat::apps {
+namespace {
+
+/// Quantized training starts at this part of the float learning rate.
+constexpr double kQatRateScale = 0.1;
+
+QATConfig quantization(const RunConfig& config) {
+  auto result = preset_config(config.preset);
+  result.weight_bits = config.weight_bits;
+  result.activation_bits = config.activation_bits;
+  result.learning_rate_scale = 1.0;  // the run has a schedule of its own
+  return result;
+}
+
+/// One run from the first epoch to the last file.
+class TrainingRun {
+ public:
+  TrainingRun(const RunConfig& config, const Dataset& dataset, const OutputFolder& folder, Progress& progress)
+      : config_(config),
+        dataset_(dataset),
+        folder_(folder),
+        progress_(progress),
+        model_(make_model(config.model, dataset.sample_shape(), dataset.classes)),
+        trainer_(model_, dataset, config, progress),
+        scheduler_(model_.module, model_.forward, {example()}, quantization(config), &trainer_.optimizer()) {
+    result_.config = config;
+  }
+
+  RunResult run() {
+    const auto start = std::chrono::steady_clock::now();
+    folder_.write("config.toml", config_.to_toml());
+    train_float();
+    record();
+    train_quantized();
+    export_and_compare();
+    result_.slots = slot_table(*model_.module);
+    result_.notes = scheduler_.summary();
+    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    folder_.write("report.html", report_html(result_));
+    folder_.write("summary.json", summary_json(result_));
+    return result_;
+  }
+
+ private:
+  torch::Tensor example() const {
+    return normalize(dataset_.test.images.slice(0, 0, 2), dataset_.mean, dataset_.std).to(trainer_.device());
+  }
+
+  ModelDescription description() const {
+    return {config_,      dataset_.sample_shape(),      dataset_.classes, dataset_.mean,
+            dataset_.std, to_string(scheduler_.phase())};
+  }
+
+  /// Trains the epochs of a phase, with a row of metrics each; returns the accuracy at its end.
+  double train(const std::string& phase, std::int64_t epochs, double start_rate,
+               const std::string& step_name) {
+    double seconds = 0;
+    std::int64_t steps = 0;
+    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+      const auto statistics = trainer_.train_epoch(phase, epoch, epochs, start_rate);
+      last_test_ = trainer_.test();
+      seconds += statistics.seconds;
+      steps += statistics.steps;
+      result_.rows.push_back({phase, epoch + 1, statistics.loss, statistics.accuracy, last_test_.accuracy(),
+                              statistics.learning_rate, statistics.seconds});
+      folder_.write("metrics.csv", metrics_csv(result_.rows));
+      progress_.message(fmt::format(
+          "{} epoch {}/{}: loss {:.4f}, train accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s", phase,
+          epoch + 1, epochs, statistics.loss, 100 * statistics.accuracy, 100 * last_test_.accuracy(),
+          statistics.seconds));
+    }
+    if (epochs == 0) last_test_ = trainer_.test();
+    if (steps > 0) result_.seconds_per_step.emplace_back(step_name, seconds / static_cast<double>(steps));
+    return last_test_.accuracy();
+  }
+
+  void train_float() {
+    result_.float_accuracy = train("float", config_.float_epochs, config_.learning_rate, "float");
+    result_.float_size_bytes = parameter_bytes(*model_.module);
+    save_checkpoint(folder_.file("checkpoints/float.qat").string(), *model_.module,
+                    description().to_entries());
+  }
+
+  void record() {
+    scheduler_.start_recording();
+    const auto statistics = trainer_.record();
+    result_.seconds_per_step.emplace_back("recording",
+                                          statistics.seconds / static_cast<double>(statistics.steps));
+    progress_.message(
+        fmt::format("recorded the ranges of {} batches, {:.1f} s", statistics.steps, statistics.seconds));
+  }
+
+  void train_quantized() {
+    scheduler_.start_training();
+    result_.qat_accuracy =
+        train("qat", config_.qat_epochs, kQatRateScale * config_.learning_rate, "training");
+    if (result_.rows.empty()) folder_.write("metrics.csv", metrics_csv({}));
+    result_.phase = to_string(scheduler_.phase());
+    result_.size_bytes = parameter_bytes(*model_.module);
+    result_.digest =
+        save_checkpoint(folder_.file("model.qat").string(), *model_.module, description().to_entries())
+            .digest;
+  }
+
+  void export_and_compare() {
+    const auto path = folder_.file("model.torchscript.pt");
+    export_torchscript(*model_.module, model_.forward, {example()}, path.string(),
+                       {description().to_entries()});
+    auto exported = torch::jit::load(path.string(), trainer_.device());
+    exported.eval();
+    const auto test = evaluate([&](const torch::Tensor& x) { return exported.forward({x}).toTensor(); },
+                               test_loader(dataset_, kTestBatch), trainer_.device());
+    result_.deployed_accuracy = test.accuracy();
+    result_.exported_file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path));
+    result_.codes_compared = test.predictions.size(0);
+    result_.codes_different = (test.predictions != last_test_.predictions).sum().item<std::int64_t>();
+    result_.largest_output_difference = (test.outputs - last_test_.outputs).abs().max().item<double>();
+  }
+
+  RunConfig config_;
+  const Dataset& dataset_;
+  const OutputFolder& folder_;
+  Progress& progress_;
+  Model model_;
+  Trainer trainer_;
+  QATScheduler scheduler_;
+  Evaluation last_test_;
+  RunResult result_;
+};
+
+}  // namespace
+
+Dataset load_configured_dataset(const RunConfig& config) {
+  return load_dataset({.name = config.data,
+                       .path = config.data_path,
+                       .limit = config.limit,
+                       .seed = static_cast<std::uint64_t>(config.seed),
+                       .synthetic = {}});
+}
+
+RunResult run_training(RunConfig config, const Dataset& dataset, const OutputFolder& folder,
+                       Progress& progress) {
+  config.threads = set_threads(config.threads);
+  torch::manual_seed(static_cast<std::uint64_t>(config.seed));
+  return TrainingRun(config, dataset, folder, progress).run();
+}
+
+}  // namespace qat::apps

@@ -1,0 +1,69 @@
+#include <qat/nn/quantizable_layer.h>
+
+#include <torch/serialize/archive.h>
+
+#include <nlohmann/json.hpp>
+
+namespace qat::nn {
+namespace {
+
+constexpr const char* kAttribute = "slots";
+
+SlotId parse_slot_name(const std::string& name) {
+  for (const auto kind :
+       {SlotId::Kind::kInput, SlotId::Kind::kWeight, SlotId::Kind::kBias, SlotId::Kind::kOutput}) {
+    if (SlotId{kind}.name() == name) return {kind};
+  }
+  const std::string numbered = SlotId{SlotId::Kind::kInput}.name() + "_";
+  TORCH_CHECK_VALUE(name.starts_with(numbered) &&
+                        name.find_first_not_of("0123456789", numbered.size()) == std::string::npos &&
+                        name.size() > numbered.size() && name.size() < numbered.size() + 9,
+                    "expected the name of a slot, got '", name, "'");
+  return {SlotId::Kind::kInput, std::stoll(name.substr(numbered.size()))};
+}
+
+}  // namespace
+
+void QuantizableLayer::save_slots(torch::serialize::OutputArchive& archive) const {
+  if (is_float() && !is_folded()) return;
+  auto slots = nlohmann::json::array();
+  for (const Entry& entry : entries_) {
+    if (entry.content) {
+      slots.push_back(
+          {{"slot", entry.id.name()}, {"config", nlohmann::json::parse(entry.content->config())}});
+    } else {
+      slots.push_back(
+          {{"slot", entry.id.name()}, {"path", entry.link->path}, {"applies", entry.link->applies}});
+    }
+  }
+  const nlohmann::json state = {{"slots", slots}, {"held", hold_}, {"folded", is_folded()}};
+  archive.write(kAttribute, c10::IValue(state.dump()));
+}
+
+void QuantizableLayer::load_slots(torch::serialize::InputArchive& archive) {
+  c10::IValue attribute;
+  auto state = nlohmann::json::object();
+  if (archive.try_read(kAttribute, attribute)) {
+    TORCH_CHECK_VALUE(attribute.isString(), describe(),
+                      ": expected the attribute 'slots' of the file to be text");
+    state = nlohmann::json::parse(attribute.toStringRef(), nullptr, /*allow_exceptions=*/false);
+    TORCH_CHECK_VALUE(state.is_object(), describe(), ": the attribute 'slots' of the file is no JSON object");
+  }
+  clear_slots();
+  try {
+    set_folded(state.value("folded", false));
+    hold_parameters(state.value("held", false));
+    for (const auto& each : state.value("slots", nlohmann::json::array())) {
+      const SlotId id = parse_slot_name(each.at("slot").get<std::string>());
+      if (each.contains("config")) {
+        set_slot(id, make_tensor_module(each.at("config").dump()));
+      } else {
+        set_link(id, {each.at("path").get<std::string>(), each.at("applies").get<bool>()});
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, describe(), ": the attribute 'slots' of the file is damaged: ", error.what());
+  }
+}
+
+}  // namespace qat::nn

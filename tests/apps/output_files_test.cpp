@@ -1,0 +1,118 @@
+#include "data_files.h"
+#include "error_text.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <sstream>
+
+#include "support/catch.h"
+#include "support/output_folder.h"
+#include "support/progress.h"
+#include "support/report.h"
+#include "support/run_result.h"
+
+using namespace qat::apps;
+using namespace qat::apps::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+RunResult example_result() {
+  RunResult result;
+  result.phase = "TRAINING";
+  result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5}, {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0}};
+  result.float_accuracy = 0.75;
+  result.qat_accuracy = 0.85;
+  result.deployed_accuracy = 0.85;
+  result.size_bytes = 79000;
+  result.float_size_bytes = 310000;
+  result.digest = "abc";
+  result.codes_compared = 1000;
+  result.seconds_per_step = {{"float", 0.1}, {"training", 0.2}};
+  result.slots = {{"block<1>.conv", "Conv2d", "weight", "int8 & narrow", 0.5, 0.75, -63.5, 95.25, {0, 3, 1}}};
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("An output folder replaces the files of an earlier run and leaves others", "[apps]") {
+  const TemporaryFolder temporary;
+  const auto path = temporary.path() / "a" / "b";
+  {
+    const OutputFolder folder(path);
+    folder.write("summary.json", "old");
+    folder.write("notes.txt", "mine");
+    folder.write("checkpoints/float.qat", "old");
+  }
+  const OutputFolder folder(path);
+  CHECK_FALSE(std::filesystem::exists(path / "summary.json"));
+  CHECK_FALSE(std::filesystem::exists(path / "checkpoints/float.qat"));
+  CHECK(std::filesystem::exists(path / "notes.txt"));
+}
+
+TEST_CASE("A file that cannot be written is named and leaves nothing behind", "[apps]") {
+  const TemporaryFolder temporary;
+  const OutputFolder folder(temporary.path());
+  std::filesystem::create_directories(temporary.path() / "report.html" / "x");  // no file can take this name
+  CHECK_THAT(error_text([&] { folder.write("report.html", "text"); }), Contains("report.html"));
+  CHECK_FALSE(std::filesystem::exists(temporary.path() / "report.html.tmp"));
+  CHECK_THAT(error_text([&] { folder.write("no/folder/file", "text"); }), Contains("no/folder/file"));
+}
+
+TEST_CASE("metrics.csv has a row for each epoch", "[apps]") {
+  CHECK(metrics_csv(example_result().rows) ==
+        "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds\n"
+        "float,1,0.500000,0.800000,0.750000,0.1,12.500\n"
+        "qat,1,0.250000,0.900000,0.850000,0.01,13.000\n");
+}
+
+TEST_CASE("summary.json holds the result by name", "[apps]") {
+  const auto values = nlohmann::json::parse(summary_json(example_result()));
+  CHECK(values["qat_accuracy"] == 0.85);
+  CHECK(values["size_bytes"] == 79000);
+  CHECK(values["seconds_per_step"]["training"] == 0.2);
+  CHECK_FALSE(values["seconds_per_step"].contains("recording"));
+}
+
+TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {
+  const auto html = report_html(example_result());
+  CHECK_THAT(html, Contains("block&lt;1&gt;.conv") && Contains("int8 &amp; narrow") && Contains("75.00 %"));
+  CHECK_THAT(html, Contains("<polyline") && Contains("class=\"phase\"") && Contains("0.5 to 0.75"));
+  auto empty = example_result();
+  empty.rows.clear();
+  CHECK_THAT(report_html(empty), !Contains("<polyline"));
+}
+
+TEST_CASE("The result table gives accuracy and size", "[apps]") {
+  CHECK_THAT(result_table(example_result()),
+             Contains("75.00 %") && Contains("310.0 kB") && Contains("79.0 kB") && Contains("0 of 1000"));
+  CHECK(size_text(999) == "999 B");
+  CHECK(size_text(1234567) == "1.23 MB");
+}
+
+TEST_CASE("A progress line tells phase, place, quality, speed and time left", "[apps]") {
+  CHECK(progress_line({"float", 2, 6, 120, 468, 0.43212, 0.8431, 2150.4, 91.2}) ==
+        "float 2/6  step 120/468  loss 0.4321  accuracy 84.31 %  2150 images/s  1:32 left");
+  CHECK_THAT(progress_line({"qat", 1, 1, 1, 1, 0, 0, 1, 3661}), Contains("1:01:01 left"));
+}
+
+TEST_CASE("Progress rewrites its line on a terminal and prints plain lines elsewhere", "[apps]") {
+  const ProgressState state{"float", 1, 1, 1, 2, 0.5, 0.5, 10, 1};
+  std::ostringstream terminal;
+  Progress on_terminal(terminal, Progress::Output::kTerminal);
+  on_terminal.show(state);
+  on_terminal.show(state);
+  on_terminal.message("done");
+  CHECK(terminal.str().front() == '\r');
+  CHECK_THAT(terminal.str(), Contains("\rdone\n"));
+  const auto text = terminal.str();
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+
+  std::ostringstream plain;
+  Progress elsewhere(plain, Progress::Output::kPlain);
+  CHECK_FALSE(elsewhere.due());
+  elsewhere.show(state);
+  elsewhere.message("done");
+  CHECK(plain.str() == progress_line(state) + "\ndone\n");
+}

@@ -1,0 +1,152 @@
+#include "support/run_config.h"
+
+#include "usage_text.h"
+#include <qat/schedulers/qat_config.h>
+
+#include "support/catch.h"
+#include "support/models.h"
+
+using namespace qat::apps;
+using namespace qat::apps::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+RunConfig unusual_config() {
+  RunConfig config;
+  config.data = "cifar10";
+  config.data_path = "a \"folder\" with \\ and 'quotes' # and more";
+  config.limit = 5000;
+  config.batch_size = 100;
+  config.augment = true;
+  config.model = "mobilenet";
+  config.preset = "tensorrt";
+  config.weight_bits = 4;
+  config.activation_bits = 5;
+  config.float_epochs = 0;
+  config.record_batches = 7;
+  config.qat_epochs = 11;
+  config.optimizer = "adam";
+  config.learning_rate = 0.1 + 0.2;  // needs all its digits
+  config.momentum = 1e-7;
+  config.weight_decay = 0;
+  config.schedule = "step";
+  config.seed = 1234567890123;
+  config.threads = 3;
+  config.device = "cuda";
+  return config;
+}
+
+RunConfig from_toml(const std::string& text) {
+  RunConfig config;
+  apply_toml(config, text, "run.toml");
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("Every key of a configuration survives the way through its file", "[apps]") {
+  const auto config = unusual_config();
+  const RunConfig defaults;
+  for (const auto& setting : settings()) {
+    INFO(setting.key);
+    CHECK(setting.text(config) != setting.text(defaults));  // or this test would not notice a lost key
+  }
+  CHECK(from_toml(config.to_toml()) == config);
+  CHECK(from_toml(defaults.to_toml()) == defaults);
+}
+
+TEST_CASE("The default configuration is valid", "[apps]") {
+  CHECK_NOTHROW(RunConfig{}.validate());
+}
+
+TEST_CASE("A file sets the keys that it names and leaves the others", "[apps]") {
+  const auto config = from_toml("weight_bits = 4\nmodel = 'lenet'\nlearning_rate = 1\n");
+  RunConfig expected;
+  expected.weight_bits = 4;
+  expected.model = "lenet";
+  expected.learning_rate = 1.0;
+  CHECK(config == expected);
+  CHECK(from_toml("") == RunConfig{});
+}
+
+TEST_CASE("A file with a fault is refused with its line", "[apps]") {
+  const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml); }); };
+  CHECK_THAT(text("seed = 1\nweight_bitz = 8\n"),
+             Contains("run.toml:2") && Contains("weight_bitz") && Contains("weight_bits"));
+  CHECK_THAT(text("weight_bits = 1.5"),
+             Contains("run.toml:1") && Contains("1.5") && Contains("from 2 to 16"));
+  CHECK_THAT(text("weight_bits = [8]"), Contains("weight_bits") && Contains("list"));
+  CHECK_THAT(text("[weight_bits]\nx = 1"), Contains("weight_bits") && Contains("table"));
+  CHECK_THAT(text("augment = 1"), Contains("augment") && Contains("true or false"));
+  CHECK_THAT(text("seed = 1\nmodel = \n"), Contains("run.toml:2"));
+  CHECK_THAT(usage_text([] {
+               RunConfig config;
+               apply_toml_file(config, "/no/such/file.toml");
+             }),
+             Contains("/no/such/file.toml"));
+}
+
+TEST_CASE("case 122: values that are not allowed are refused with the allowed ones", "[apps]") {
+  struct Wrong {
+    std::string key;
+    std::string value;
+    std::string allowed;
+  };
+  const auto wrong = GENERATE(values<Wrong>({{"weight_bits", "0", "from 2 to 16"},
+                                             {"weight_bits", "1.5", "from 2 to 16"},
+                                             {"activation_bits", "-3", "from 2 to 16"},
+                                             {"activation_bits", "99", "from 2 to 16"},
+                                             {"weight_bits", "8 bits", "from 2 to 16"},
+                                             {"weight_bits", "", "from 2 to 16"},
+                                             {"seed", "99999999999999999999", "from 0 up"},
+                                             {"record_batches", "0", "from 1 up"},
+                                             {"learning_rate", "nan", "from 0 up"},
+                                             {"learning_rate", "inf", "from 0 up"},
+                                             {"learning_rate", "-0.1", "from 0 up"},
+                                             {"momentum", "1", "below 1"},
+                                             {"optimizer", "lion", "sgd, adam"},
+                                             {"model", "resnet9", "resnet8"},
+                                             {"augment", "yes", "true or false"}}));
+  RunConfig config;
+  const auto text =
+      usage_text([&] { assign_setting(config, *find_setting(wrong.key), wrong.value, "--" + wrong.key); });
+  CHECK_THAT(text, Contains(wrong.key) && Contains(wrong.value) && Contains(wrong.allowed));
+  CHECK(config == RunConfig{});
+}
+
+TEST_CASE("validate checks values that were assigned in code", "[apps]") {
+  RunConfig config;
+  config.weight_bits = 99;
+  CHECK_THAT(usage_text([&] { config.validate(); }),
+             Contains("weight_bits") && Contains("99") && Contains("from 2 to 16"));
+}
+
+TEST_CASE("case 122: values that contradict each other are refused with both names", "[apps]") {
+  const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml).validate(); }); };
+  CHECK_THAT(text("data = 'synthetic'\ndata_path = '/x'"),
+             Contains("--data synthetic") && Contains("--data-path /x"));
+  CHECK_THAT(text("data = 'cifar10'"), Contains("--data cifar10") && Contains("--data-path"));
+  CHECK_THAT(text("limit = 10\nbatch_size = 11"), Contains("--limit 10") && Contains("--batch-size 11"));
+  CHECK_NOTHROW(from_toml("limit = 11\nbatch_size = 11").validate());
+  CHECK_THAT(text("float_epochs = 0\nqat_epochs = 0"),
+             Contains("--float-epochs 0") && Contains("--qat-epochs 0"));
+}
+
+TEST_CASE("A suggestion names the nearest word and keeps silent when none is near", "[apps]") {
+  const std::vector<std::string> known = {"model", "momentum", "seed"};
+  CHECK_THAT(suggestion("momentun", known), Contains("'momentum'"));
+  CHECK_THAT(suggestion("modle", known), Contains("'model'"));
+  CHECK(suggestion("xyzzyx", known).empty());
+  CHECK(suggestion("seed", {}).empty());
+}
+
+TEST_CASE("The names of models and presets are those that the library knows", "[apps]") {
+  RunConfig config;
+  for (const auto& name : model_names())
+    CHECK(find_setting("model")->assign(config, name));
+  for (const auto* name : {"integer_only", "tensorrt", "default"}) {
+    CHECK(find_setting("preset")->assign(config, name));
+    CHECK_NOTHROW(qat::preset_config(name));
+  }
+}

@@ -1,0 +1,148 @@
+// Forward and backward of the fused fake-quantizer on 16 M floats, against the time that the memory alone
+// takes.
+//
+//   fake_quantize_bench [--json FILE] [--threads N] [--repeats N]
+//
+// The floor is 2.5 copies of the tensor: forward reads x and writes y, backward reads x and dy and writes dx,
+// five streams where a copy has two. All rows are measured in turn, in one process, with a heap that keeps
+// large blocks.
+
+#include <qat/autograd/fake_quantize.h>
+
+#include <torch/types.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+namespace {
+
+using torch::Tensor;
+
+struct Row {
+  std::string name;
+  std::string leaf;  ///< name in the JSON file; empty: not written.
+  std::function<void()> run;
+  std::vector<double> milliseconds = {};
+
+  double median() const {
+    auto sorted = milliseconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+/// Forward and backward of a function of a tensor.
+std::function<void()> step(const Tensor& x, const Tensor& dy, std::function<Tensor(const Tensor&)> function) {
+  const auto leaf = x.detach().requires_grad_();
+  return [=] { torch::autograd::grad({function(leaf)}, {leaf}, {dy}); };
+}
+
+qat::AffineParams params(std::int64_t channels, std::optional<std::int64_t> axis) {
+  const std::vector<std::int64_t> shape =
+      axis ? std::vector<std::int64_t>{channels} : std::vector<std::int64_t>{};
+  return {torch::rand(shape) * 0.01 + 0.02, torch::zeros(shape, torch::kInt), qat::IntegerRange(), axis};
+}
+
+std::vector<Row> rows() {
+  const std::int64_t n = 64;
+  const auto x = torch::randn({n, n, n, n});
+  const auto dy = torch::randn_like(x);
+  const auto last = x.contiguous(torch::MemoryFormat::ChannelsLast);
+  const auto dy_last = dy.contiguous(torch::MemoryFormat::ChannelsLast);
+  const auto matrix = x.reshape({4096, 4096});
+  const auto dy_matrix = dy.reshape({4096, 4096});
+  const auto target = torch::empty_like(x);
+  const auto quantizer = [](qat::AffineParams p, qat::FakeQuantizeOptions options = {}) {
+    return [=](const Tensor& t) { return qat::fake_quantize(t, p, options); };
+  };
+  const qat::FakeQuantizeOptions relu{.activation = {0.0}};
+  return {
+      {"copy_", "", [=] { target.copy_(x); }},
+      {"per tensor", "per_tensor", step(x, dy, quantizer(params(1, {})))},
+      {"per tensor, with ReLU", "per_tensor_relu", step(x, dy, quantizer(params(1, {}), relu))},
+      {"per channel, axis 0", "per_channel_axis_0", step(x, dy, quantizer(params(n, 0)))},
+      {"per channel, axis 1", "per_channel_axis_1", step(x, dy, quantizer(params(n, 1)))},
+      {"per channel, axis 1, channels last", "per_channel_axis_1_channels_last",
+       step(last, dy_last, quantizer(params(n, 1)))},
+      {"per channel, matrix, axis 1", "per_channel_matrix_axis_1",
+       step(matrix, dy_matrix, quantizer(params(4096, 1)))},
+      {"torch::fake_quantize_per_tensor_affine", "torch",
+       step(x, dy,
+            [](const Tensor& t) { return torch::fake_quantize_per_tensor_affine(t, 0.025, 0, -128, 127); })},
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, 2147483647);
+#endif
+  std::string json_path;
+  int repeats = 15;
+  int threads = 2;
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (i + 1 < argc && option == "--json") {
+      json_path = argv[++i];
+    } else if (i + 1 < argc && option == "--threads") {
+      threads = std::max(1, std::atoi(argv[++i]));
+    } else if (i + 1 < argc && option == "--repeats") {
+      repeats = std::max(1, std::atoi(argv[++i]));
+    } else {
+      fmt::print(stderr, "usage: {} [--json FILE] [--threads N] [--repeats N]\n", argv[0]);
+      return 2;
+    }
+  }
+  at::set_num_threads(threads);
+  torch::manual_seed(1);
+  auto all = rows();
+  for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds to warm up
+    for (auto& row : all) {
+      const auto start = std::chrono::steady_clock::now();
+      row.run();
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+      if (repeat >= 0) row.milliseconds.push_back(took.count());
+    }
+  }
+
+  const double floor = 2.5 * all[0].median();
+  nlohmann::ordered_json json{{"elements", 16777216},
+                              {"threads", threads},
+                              {"repeats", repeats},
+                              {"heap", "large blocks kept (mallopt)"},
+                              {"memory_floor_ms", floor}};
+  fmt::print("16 M floats, forward and backward, {} threads, median of {}, large blocks kept by the heap\n",
+             threads, repeats);
+  fmt::print("{:42} {:>9} {:>9}\n{:42} {:9.2f} {:9.2f}\n", "", "ms", "x floor", "memory floor (2.5 copies)",
+             floor, 1.0);
+  for (const auto& row : all) {
+    if (row.leaf.empty()) continue;
+    const double ratio = row.median() / floor;
+    fmt::print("{:42} {:9.2f} {:9.2f}\n", row.name, row.median(), ratio);
+    if (row.leaf == "torch") {
+      json["torch_fake_quantize_vs_memory_floor"] = ratio;
+    } else {
+      json[row.leaf] = {{"milliseconds", row.median()}, {"vs_memory_floor", ratio}};
+    }
+  }
+  if (json_path.empty()) return 0;
+  std::ofstream file(json_path);
+  file << json.dump(2) << "\n";
+  file.close();
+  if (!file) fmt::print(stderr, "cannot write {}\n", json_path);
+  return file ? 0 : 1;
+}
