@@ -15,7 +15,6 @@
 namespace qat {
 namespace {
 
-
 /// The empty range is (kNothing, -kNothing).
 constexpr double kNothing = std::numeric_limits<double>::infinity();
 
