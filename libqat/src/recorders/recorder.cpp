@@ -15,7 +15,8 @@
 namespace qat {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// The empty range is (kNothing, -kNothing).
+constexpr double kNothing = std::numeric_limits<double>::infinity();
 
 constexpr detail::EnumNames<RecorderKind, 5> kKindNames{{{RecorderKind::kMinMaxMinMax, "MinMaxMinMax"},
                                                          {RecorderKind::kAbsMax, "AbsMax"},
@@ -70,7 +71,7 @@ void Recorder::reset() {
 
 void Recorder::resize_state(torch::IntArrayRef shape) {
   // nnabla starts at 0; an empty range is the neutral start.
-  const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kInfinity;
+  const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kNothing;
   min_val_.set_data(torch::full(shape, start, min_val_.options()));
   max_val_.set_data(torch::full(shape, -start, max_val_.options()));
 }
@@ -126,7 +127,7 @@ void Recorder::update(torch::Tensor min, torch::Tensor max) {
 ValueRange Recorder::range() const {
   TORCH_CHECK(recorded() > 0, "qat::Recorder: nothing was recorded; run some batches in train mode first");
   const torch::NoGradGuard no_grad;
-  const auto unseen = min_val_ == kInfinity;
+  const auto unseen = min_val_ == kNothing;
   return {min_val_.masked_fill(unseen, 0.0), max_val_.masked_fill(unseen, 0.0)};
 }
 

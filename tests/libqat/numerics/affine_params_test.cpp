@@ -1,7 +1,6 @@
 #include <qat/numerics/affine.h>
 #include <qat/numerics/affine_params.h>
 
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
