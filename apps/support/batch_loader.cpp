@@ -17,8 +17,6 @@ namespace {
 constexpr int64_t kByteValues = 256;
 constexpr int64_t kPixelsPerTask = 1 << 16;  // below this a second thread costs more than it saves
 
-enum Purpose : uint64_t { kOrder = 1, kVariation = 2 };
-
 // A byte has 256 values, so each channel's normalisation is a table: one rounding rule, whatever the compiler
 // does.
 std::vector<float> normalization_table(const char* who, int64_t channels, const std::vector<double>& mean,
@@ -55,7 +53,8 @@ struct Variation {
 };
 
 Variation vary(const BatchLoaderOptions& options, int64_t epoch, int64_t sample) {
-  RandomStream random(options.seed, kVariation, static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample));
+  RandomStream random(options.seed, RandomUse::kImageVariation, static_cast<uint64_t>(epoch),
+                      static_cast<uint64_t>(sample));
   const auto range = static_cast<uint64_t>(2 * options.max_shift + 1);
   Variation variation;
   variation.down = static_cast<int64_t>(random.below(range)) - options.max_shift;
@@ -143,7 +142,7 @@ void BatchLoader::start_epoch(int64_t epoch, int64_t first_batch) {
   order_.resize(static_cast<size_t>(set_.size()));
   std::iota(order_.begin(), order_.end(), int64_t{0});
   if (options_.shuffle) {
-    RandomStream random(options_.seed, kOrder, static_cast<uint64_t>(epoch), 0);
+    RandomStream random(options_.seed, RandomUse::kSampleOrder, static_cast<uint64_t>(epoch), 0);
     for (size_t i = order_.size(); i > 1; --i)
       std::swap(order_[i - 1], order_[random.below(i)]);
   }

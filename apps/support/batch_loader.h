@@ -28,8 +28,8 @@ struct BatchLoaderOptions {
   LastBatch last_batch = LastBatch::kDrop;
   /// Moves every image by up to this many pixels in each direction, filling with raw 0. 0: not at all.
   int64_t max_shift = 0;
-  /// Whether an image is mirrored left to right with probability one half. Only for classes that a mirror keeps: of the
-  /// synthetic digits, 2 would become 5.
+  /// Whether an image is mirrored left to right with probability one half. Only for classes that a mirror
+  /// keeps: of the synthetic digits, 2 would become 5.
   bool flip = false;
 };
 

@@ -13,8 +13,8 @@
 namespace qat::apps {
 namespace {
 
-constexpr const char* kWho = "qat::apps::load_dataset";
-constexpr int64_t kClasses = 10;  // all three sets have ten
+constexpr const char* kLoadDataset = "qat::apps::load_dataset";
+constexpr int64_t kDatasetClasses = 10;  // all three sets have ten
 constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 constexpr const char* kFashionMnistHelp =
     "install the Debian package dataset-fashion-mnist (sudo apt-get install dataset-fashion-mnist), name the "
@@ -32,8 +32,8 @@ bool is_there(const std::filesystem::path& path) {
 
 void check_folder(const std::filesystem::path& folder, const char* help) {
   std::error_code error;
-  TORCH_CHECK(is_there(folder), kWho, ": folder ", folder.string(), " does not exist; ", help);
-  TORCH_CHECK(std::filesystem::is_directory(folder, error), kWho, ": expected ", folder.string(),
+  TORCH_CHECK(is_there(folder), kLoadDataset, ": folder ", folder.string(), " does not exist; ", help);
+  TORCH_CHECK(std::filesystem::is_directory(folder, error), kLoadDataset, ": expected ", folder.string(),
               " to be a folder, got a file; ", help);
 }
 
@@ -41,8 +41,8 @@ std::filesystem::path plain_or_packed(const std::filesystem::path& folder, const
   const auto plain = folder / name;
   if (is_there(plain)) return plain;
   const auto packed = folder / (name + ".gz");
-  TORCH_CHECK(is_there(packed), kWho, ": neither ", plain.string(), " nor ", packed.string(), " exists; ",
-              kFashionMnistHelp);
+  TORCH_CHECK(is_there(packed), kLoadDataset, ": neither ", plain.string(), " nor ", packed.string(),
+              " exists; ", kFashionMnistHelp);
   return packed;
 }
 
@@ -51,10 +51,10 @@ ImageSet load_idx(const std::filesystem::path& folder, const std::string& prefix
   const auto labels_path = plain_or_packed(folder, prefix + "-labels-idx1-ubyte");
   ImageSet set;
   set.images = read_idx_images(images_path);
-  set.labels = read_idx_labels(labels_path, kClasses);
-  TORCH_CHECK(set.images.size(0) == set.labels.size(0), kWho, ": expected as many labels as images, got ",
-              set.images.size(0), " images in ", images_path.string(), " and ", set.labels.size(0),
-              " labels in ", labels_path.string());
+  set.labels = read_idx_labels(labels_path, kDatasetClasses);
+  TORCH_CHECK(set.images.size(0) == set.labels.size(0), kLoadDataset,
+              ": expected as many labels as images, got ", set.images.size(0), " images in ",
+              images_path.string(), " and ", set.labels.size(0), " labels in ", labels_path.string());
   return set;
 }
 
@@ -63,20 +63,20 @@ void load_fashion_mnist(const DatasetOptions& options, Dataset& dataset) {
   check_folder(folder, kFashionMnistHelp);
   dataset.train = load_idx(folder, "train");
   dataset.test = load_idx(folder, "t10k");
-  TORCH_CHECK(dataset.train.images.sizes().slice(1) == dataset.test.images.sizes().slice(1), kWho,
+  TORCH_CHECK(dataset.train.images.sizes().slice(1) == dataset.test.images.sizes().slice(1), kLoadDataset,
               ": expected test images of the size of the training images, ",
               dataset.train.images.sizes().slice(1), ", got ", dataset.test.images.sizes().slice(1), " in ",
               folder.string());
 }
 
 void load_cifar10(const DatasetOptions& options, Dataset& dataset) {
-  TORCH_CHECK(!options.path.empty(), kWho, ": cifar10 needs a folder; ", kCifar10Help);
+  TORCH_CHECK(!options.path.empty(), kLoadDataset, ": cifar10 needs a folder; ", kCifar10Help);
   check_folder(options.path, kCifar10Help);
   const auto inner = options.path / "cifar-10-batches-bin";
   const auto folder = is_there(inner) ? inner : options.path;
   const auto read = [&](const std::string& name) {
-    TORCH_CHECK(is_there(folder / name), kWho, ": file ", (folder / name).string(), " does not exist; ",
-                kCifar10Help);
+    TORCH_CHECK(is_there(folder / name), kLoadDataset, ": file ", (folder / name).string(),
+                " does not exist; ", kCifar10Help);
     return read_cifar10(folder / name);
   };
   std::vector<torch::Tensor> images, labels;
@@ -119,10 +119,11 @@ void measure_channels(Dataset& dataset) {
 }  // namespace
 
 Dataset load_dataset(const DatasetOptions& options) {
-  TORCH_CHECK(options.limit >= 0, kWho, ": expected a limit of 0 (all samples) or more, got ", options.limit);
+  TORCH_CHECK(options.limit >= 0, kLoadDataset, ": expected a limit of 0 (all samples) or more, got ",
+              options.limit);
   Dataset dataset;
   dataset.name = options.name;
-  dataset.classes = kClasses;
+  dataset.classes = kDatasetClasses;
   if (options.name == "fashion-mnist") {
     load_fashion_mnist(options, dataset);
   } else if (options.name == "cifar10") {
@@ -131,7 +132,8 @@ Dataset load_dataset(const DatasetOptions& options) {
     dataset.train = make_synthetic(options.synthetic, options.seed, Split::kTrain);
     dataset.test = make_synthetic(options.synthetic, options.seed, Split::kTest);
   } else {
-    TORCH_CHECK(false, kWho, ": expected fashion-mnist, cifar10 or synthetic, got \"", options.name, "\"");
+    TORCH_CHECK(false, kLoadDataset, ": expected fashion-mnist, cifar10 or synthetic, got \"", options.name,
+                "\"");
   }
   measure_channels(dataset);
   if (options.limit > 0 && options.limit < dataset.train.size()) {

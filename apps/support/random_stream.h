@@ -4,6 +4,14 @@
 
 namespace qat::apps {
 
+/// What a stream of random numbers is for; streams for different ends are independent.
+enum class RandomUse : uint64_t {
+  kSampleOrder = 1,
+  kImageVariation = 2,
+  kSyntheticTrainImage = 11,
+  kSyntheticTestImage = 12,
+};
+
 /// A small random generator (splitmix64) whose numbers depend on its keys alone: not on the platform, the
 /// number of threads, or the version of a library. Give each sample a stream of its own and the order of work
 /// does not matter.

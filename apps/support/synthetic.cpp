@@ -13,9 +13,7 @@
 namespace qat::apps {
 namespace {
 
-constexpr int64_t kClasses = 10;
-
-enum Purpose : uint64_t { kTrainImage = 11, kTestImage = 12 };
+constexpr int64_t kDigitCount = 10;
 
 struct Stroke {
   double x0, y0, x1, y1;
@@ -25,8 +23,8 @@ struct Stroke {
 constexpr std::array<Stroke, 7> kSegments = {
     {{0, 0, 1, 0}, {1, 0, 1, 1}, {1, 1, 1, 2}, {0, 2, 1, 2}, {0, 1, 0, 2}, {0, 0, 0, 1}, {0, 1, 1, 1}}};
 // Bit s: segment s is lit.
-constexpr std::array<unsigned, kClasses> kDigits = {0x3f, 0x06, 0x5b, 0x4f, 0x66,
-                                                    0x6d, 0x7d, 0x07, 0x7f, 0x6f};
+constexpr std::array<unsigned, kDigitCount> kDigits = {0x3f, 0x06, 0x5b, 0x4f, 0x66,
+                                                       0x6d, 0x7d, 0x07, 0x7f, 0x6f};
 
 // The strokes of one image, in pixels.
 std::vector<Stroke> draw_strokes(int64_t digit, double height, double width, RandomStream& random) {
@@ -115,9 +113,10 @@ ImageSet make_synthetic(const SyntheticOptions& options, uint64_t seed, Split sp
   const int64_t image = options.channels * options.height * options.width;
   at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      labels[i] = i % kClasses;
-      const RandomStream random(seed, split == Split::kTrain ? kTrainImage : kTestImage, 0,
-                                static_cast<uint64_t>(i));
+      labels[i] = i % kDigitCount;
+      const RandomStream random(
+          seed, split == Split::kTrain ? RandomUse::kSyntheticTrainImage : RandomUse::kSyntheticTestImage, 0,
+          static_cast<uint64_t>(i));
       draw_image(options, labels[i], random, images + i * image);
     }
   });
