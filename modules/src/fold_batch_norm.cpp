@@ -50,13 +50,9 @@ class FoldPlanner {
   FoldPlanner(torch::nn::Module& model, const Graph& graph) : graph_(graph) {
     for (const auto& [path, layer] : quantizable_layers(model))
       layers_.emplace(path, layer);
-    std::set<const torch::nn::Module*> seen;
-    for (const auto& module : model.modules()) {
-      if (!seen.insert(module.get()).second) continue;
-      for (const auto& parameter : module->named_parameters(/*recurse=*/false)) {
-        if (parameter->defined()) users_[parameter->unsafeGetTensorImpl()].insert(module.get());
-      }
-    }
+    note_parameters(model);
+    for (const auto& module : model.modules(/*include_self=*/false))
+      note_parameters(*module);
   }
 
   std::vector<FoldReport> plan() const {
@@ -83,6 +79,11 @@ class FoldPlanner {
   QuantizableLayer& layer(const std::string& path) const { return *layers_.at(path); }
 
  private:
+  void note_parameters(const torch::nn::Module& module) {
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      users_[parameter->unsafeGetTensorImpl()].insert(&module);
+    }
+  }
   template <class Interface>
   Interface* find(const GraphNode& node) const {
     const auto found = layers_.find(node.path);

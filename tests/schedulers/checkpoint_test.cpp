@@ -1,3 +1,4 @@
+#include "images.h"
 #include <qat/nn/nn.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/schedulers/checkpoint.h>
@@ -19,6 +20,7 @@
 namespace nn = qat::nn;
 using namespace qat;
 using qat::testing::error_lacks;
+using qat::testing::images;
 using qat::testing::mismatch;
 
 namespace {
@@ -59,11 +61,6 @@ struct NetImpl : torch::nn::Module {
   nn::Linear fc;
 };
 TORCH_MODULE(Net);
-
-torch::Tensor images(int seed = 1) {
-  torch::manual_seed(seed);
-  return torch::randn({4, 1, 4, 4});
-}
 
 Net seeded(int seed) {
   torch::manual_seed(seed);

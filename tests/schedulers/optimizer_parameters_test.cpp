@@ -1,3 +1,4 @@
+#include "images.h"
 #include <qat/nn/nn.h>
 #include <qat/schedulers/qat_scheduler.h>
 
@@ -8,13 +9,9 @@
 
 namespace nn = qat::nn;
 using namespace qat;
+using qat::testing::images;
 
 namespace {
-
-torch::Tensor images() {
-  torch::manual_seed(1);
-  return torch::randn({4, 1, 4, 4});
-}
 
 /// The state of a parameter as the optimizer would write it, and its tensors' bytes.
 std::vector<torch::Tensor> state_tensors(const torch::optim::OptimizerParamState& state) {

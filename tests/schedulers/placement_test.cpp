@@ -15,7 +15,7 @@ namespace {
 using Texts = std::set<std::string>;
 
 /// Everything is quantized.
-QATConfig everything() {
+QATConfig nothing_skipped() {
   QATConfig config;
   config.skip_inputs_layers = {};
   config.skip_outputs_layers = {};
@@ -30,7 +30,7 @@ TEST_CASE("A chain is quantized at its input and behind its activations", "[sche
   const auto flat =
       g.layer("Flatten", "flatten", {g.layer("MaxPool2d", "pool", {g.layer("Conv2d", "conv2", {relu})})});
   g.output(g.layer("Linear", "fc", {flat}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
 
   // conv1's output goes into the ReLU alone; the output of the network stays real.
   CHECK(activations(placement) == Texts{"conv1.input_slot", "relu.output_slot", "conv2.output_slot"});
@@ -43,7 +43,7 @@ TEST_CASE("A chain is quantized at its input and behind its activations", "[sche
 TEST_CASE("skip_bias leaves biases in float", "[schedulers]") {
   GraphBuilder g;
   g.output(g.layer("Linear", "fc", {g.input()}));
-  QATConfig config = everything();
+  QATConfig config = nothing_skipped();
   config.skip_bias = true;
   CHECK(g.place(config).biases.empty());
   CHECK(layers(g.place(config).weights) == Texts{"fc"});
@@ -53,7 +53,7 @@ TEST_CASE("An activation that no quantizer computes gets a quantizer on both sid
   GraphBuilder g;
   const auto sigmoid = g.layer("Sigmoid", "sigmoid", {g.layer("Conv2d", "conv1", {g.input()})});
   g.output(g.layer("Conv2d", "conv2", {sigmoid}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"conv1.input_slot", "conv1.output_slot", "sigmoid.output_slot"});
 }
 
@@ -64,12 +64,12 @@ TEST_CASE("A folded BatchNorm is looked through and an unfolded one stays float"
   const auto bn2 = g.layer("BatchNorm2d", "bn2", {g.layer("Conv2d", "conv2", {relu})});
   g.output(g.layer("Conv2d", "conv3", {bn2}));
 
-  const auto folded = g.place(everything(), {"bn", "bn2"});
+  const auto folded = g.place(nothing_skipped(), {"bn", "bn2"});
   CHECK(activations(folded) == Texts{"conv.input_slot", "relu.output_slot", "conv2.output_slot"});
   CHECK(links(folded) ==
         Texts{"conv2.input_slot -> relu.output_slot", "conv3.input_slot -> conv2.output_slot"});
 
-  const auto unfolded = g.place(everything());
+  const auto unfolded = g.place(nothing_skipped());
   CHECK(activations(unfolded) == Texts{"conv.input_slot", "relu.output_slot", "bn2.output_slot"});
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("Max pooling between a layer and its activation keeps them apart", "[s
   GraphBuilder g;
   const auto pool = g.layer("MaxPool2d", "pool", {g.layer("Conv2d", "conv", {g.input()})});
   g.output(g.layer("Conv2d", "conv2", {g.layer("ReLU", "relu", {pool})}));
-  CHECK(activations(g.place(everything())) ==
+  CHECK(activations(g.place(nothing_skipped())) ==
         Texts{"conv.input_slot", "conv.output_slot", "relu.output_slot"});
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("A residual block with an identity shortcut shares one scale at its su
   const auto bn = g.layer("BatchNorm2d", "bn", {g.layer("Conv2d", "conv2", {relu1})});
   const auto relu2 = g.layer("ReLU", "relu2", {g.layer("Add", "add", {bn, relu1})});
   g.output(g.layer("Linear", "fc", {relu2}));
-  const auto placement = g.place(everything(), {"bn"});
+  const auto placement = g.place(nothing_skipped(), {"bn"});
   CHECK(activations(placement) ==
         Texts{"conv1.input_slot", "relu1.output_slot = conv2.output_slot", "relu2.output_slot"});
   CHECK(links(placement) ==
@@ -102,7 +102,7 @@ TEST_CASE("A residual block with a projection shortcut shares one scale of both 
   const auto main = g.layer("Conv2d", "main", {x});
   const auto shortcut = g.layer("Conv2d", "shortcut", {x});
   g.output(g.layer("Linear", "fc", {g.layer("ReLU", "relu", {g.layer("Add", "add", {main, shortcut})})}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) ==
         Texts{"main.input_slot", "main.output_slot = shortcut.output_slot", "relu.output_slot"});
   CHECK(links(placement) ==
@@ -118,7 +118,7 @@ TEST_CASE("Sums that share an operand share one scale", "[schedulers]") {
   const auto c = g.layer("Conv2d", "c", {x});
   g.output(g.layer("Add", "add1", {a, b}));
   g.output(g.layer("Sub", "add2", {b, c}));
-  CHECK(activations(g.place(everything())) ==
+  CHECK(activations(g.place(nothing_skipped())) ==
         Texts{"a.input_slot", "a.output_slot = b.output_slot = c.output_slot"});
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("A sum of a tensor with itself has one quantizer", "[schedulers]") {
   GraphBuilder g;
   const auto h = g.layer("Conv2d", "conv", {g.input()});
   g.output(g.layer("Add", "add", {h, h}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"conv.input_slot", "conv.output_slot"});
   CHECK(links(placement) ==
         Texts{"add.input_slot -> conv.output_slot", "add.input_slot_1 -> conv.output_slot"});
@@ -138,13 +138,13 @@ TEST_CASE("A concatenation of three carries the scale of its operands", "[schedu
   const auto cat = g.layer(
       "Cat", "cat", {g.layer("Conv2d", "a", {x}), g.layer("Conv2d", "b", {x}), g.layer("Conv2d", "c", {x})});
   g.output(g.layer("Conv2d", "conv", {cat}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"a.input_slot", "a.output_slot = b.output_slot = c.output_slot"});
   CHECK(links(placement).contains("conv.input_slot -> a.output_slot"));
   CHECK(links(placement).contains("cat.input_slot_2 -> a.output_slot"));
 
   // Where concatenations are not listed, only their result is quantized.
-  QATConfig config = everything();
+  QATConfig config = nothing_skipped();
   config.record_layers = {"Conv2d"};
   CHECK(activations(g.place(config)) == Texts{"a.input_slot", "cat.output_slot"});
 }
@@ -156,7 +156,7 @@ TEST_CASE("B23 and B37: products have a scale for each operand and one for a squ
   const auto b = g.layer("Sigmoid", "b", {x});
   const auto product = g.layer("MatMul", "product", {a, b});
   g.output(g.layer("Mul", "square", {product, product}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) ==
         Texts{"a.input_slot", "a.output_slot", "b.output_slot", "product.output_slot"});
   CHECK(links(placement) == Texts{"b.input_slot => a.input_slot", "product.input_slot -> a.output_slot",
@@ -169,7 +169,7 @@ TEST_CASE("A square of the input is quantized once", "[schedulers]") {
   GraphBuilder g;
   const auto x = g.input();
   g.output(g.layer("Mul", "square", {x, x}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"square.input_slot"});
   CHECK(links(placement) == Texts{"square.input_slot_1 => square.input_slot"});
 }
@@ -180,7 +180,7 @@ TEST_CASE("Operands of a sum may be inputs and parameters and results of functio
   const auto sum = g.layer("Add", "add", {x, g.parameter()});
   const auto softmax = g.operation("aten::softmax", {sum});
   g.output(g.layer("Linear", "fc", {softmax}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"add.input_slot = add.input_slot_1", "fc.input_slot"});
   CHECK(links(placement).empty());
 }
@@ -190,7 +190,7 @@ TEST_CASE("Views of one functional result are recorded each and share a scale", 
   const auto x = g.input();
   g.output(g.layer("Conv2d", "conv", {g.layer("MaxPool2d", "pool", {x})}));
   g.output(g.layer("Conv2d", "conv2", {x}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"conv.input_slot = conv2.input_slot"});
   CHECK(links(placement).empty());
 }
@@ -199,7 +199,7 @@ TEST_CASE("A functional operation ends the path of codes", "[schedulers]") {
   GraphBuilder g;
   const auto conv = g.layer("Conv2d", "conv", {g.input()});
   g.output(g.layer("Conv2d", "conv2", {g.layer("ReLU", "relu", {g.operation("aten::mul", {conv})})}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   // Nobody quantizes conv's output: no layer reads it. The ReLU begins with a real tensor.
   CHECK(activations(placement) == Texts{"conv.input_slot", "relu.input_slot", "relu.output_slot"});
 }
@@ -210,7 +210,7 @@ TEST_CASE("Two outputs of a network stay real unless a layer reads them", "[sche
   const auto relu = g.layer("ReLU", "relu", {conv});
   g.output(conv);
   g.output(g.layer("Linear", "fc", {relu}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   // conv's result is an output too: it cannot vanish into the ReLU.
   CHECK(activations(placement) == Texts{"conv.input_slot", "conv.output_slot", "relu.output_slot"});
 }
@@ -218,7 +218,7 @@ TEST_CASE("Two outputs of a network stay real unless a layer reads them", "[sche
 TEST_CASE("B22: indices are never quantized and an embedding is by its weight only", "[schedulers]") {
   GraphBuilder g;
   g.output(g.layer("Linear", "fc", {g.layer("Embedding", "embedding", {g.input(torch::kInt64)})}));
-  const auto placement = g.place(everything());
+  const auto placement = g.place(nothing_skipped());
   CHECK(activations(placement) == Texts{"embedding.output_slot"});
   CHECK(layers(placement.weights) == Texts{"embedding", "fc"});
   CHECK(layers(placement.biases) == Texts{"fc"});
@@ -259,7 +259,7 @@ TEST_CASE("Only listed layers quantize what they read", "[schedulers]") {
   const auto relu2 =
       g.layer("ReLU", "relu2", {g.layer("Add", "add", {g.layer("Conv2d", "conv2", {relu1}), relu1})});
   g.output(g.layer("Linear", "fc", {relu2}));
-  QATConfig config = everything();
+  QATConfig config = nothing_skipped();
   config.record_layers = {"Conv2d", "Linear", "ReLU"};
   const auto placement = g.place(config);
   CHECK(activations(placement) == Texts{"conv1.input_slot", "relu1.output_slot", "relu2.output_slot"});
@@ -270,7 +270,7 @@ TEST_CASE("A layer that is called twice is refused by name where it needs a slot
   const auto a = g.layer("ReLU", "blocks.0.relu", {g.layer("Conv2d", "a", {g.input()})});
   const auto b = g.layer("ReLU", "blocks.0.relu", {g.layer("Conv2d", "b", {a})});
   g.output(g.layer("Conv2d", "c", {b}));
-  CHECK(error_lacks([&] { g.place(everything()); }, {"blocks.0.relu", "more than once"}) == "");
+  CHECK(error_lacks([&] { g.place(nothing_skipped()); }, {"blocks.0.relu", "more than once"}) == "");
 }
 
 TEST_CASE("A layer without slots may be called twice", "[schedulers]") {
@@ -278,7 +278,7 @@ TEST_CASE("A layer without slots may be called twice", "[schedulers]") {
   const auto a = g.layer("MaxPool2d", "pool", {g.layer("Conv2d", "a", {g.input()})});
   const auto b = g.layer("MaxPool2d", "pool", {g.layer("Conv2d", "b", {a})});
   g.output(g.layer("Conv2d", "c", {b}));
-  CHECK(activations(g.place(everything())) == Texts{"a.input_slot", "a.output_slot", "b.output_slot"});
+  CHECK(activations(g.place(nothing_skipped())) == Texts{"a.input_slot", "a.output_slot", "b.output_slot"});
 }
 
 TEST_CASE("A configuration that quantizes nothing is refused", "[schedulers]") {

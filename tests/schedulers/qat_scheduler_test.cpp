@@ -1,3 +1,4 @@
+#include "images.h"
 #include <qat/nn/nn.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/schedulers/qat_scheduler.h>
@@ -13,6 +14,7 @@
 namespace nn = qat::nn;
 using namespace qat;
 using qat::testing::error_lacks;
+using qat::testing::images;
 using qat::testing::mismatch;
 
 namespace {
@@ -27,11 +29,6 @@ nn::Sequential small_net() {
   torch::manual_seed(0);
   return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 2, 3).bias(false)), nn::BatchNorm2d(2), nn::ReLU(),
                         nn::Flatten(), nn::Linear(8, 3));
-}
-
-torch::Tensor images() {
-  torch::manual_seed(1);
-  return torch::randn({4, 1, 4, 4});
 }
 
 /// Everything is quantized, transitions by explicit call.
