@@ -20,7 +20,7 @@ class BiasQuantizer : public TensorModule {
   torch::Tensor forward(const torch::Tensor& bias) override;
   /// `bias` [C]; `scale` float32, [] or [C]: scale_x * scale_w. Straight-through gradient.
   /// Throws: c10::ValueError if a code leaves int32 ("bias 3 needs code 1.5e12 at scale 2e-12 ..."), naming
-  /// the smallest weight scale that would do. (Not checked on CUDA in training, which would stall it; checked
+  /// the smallest scale that would do and the factor by which the weight scale is too small. (Not checked on CUDA in training, which would stall it; checked
   /// in eval.)
   torch::Tensor forward(const torch::Tensor& bias, const torch::Tensor& scale);
   /// int32 codes.
