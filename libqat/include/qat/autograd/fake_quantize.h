@@ -33,10 +33,14 @@ struct FakeQuantizeOptions {
 /// qmin, qmax), with f the activation. One fused pass forward, one backward (it recomputes the code from x;
 /// nothing but x is saved).
 ///
-/// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays
-/// channels-last). Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic);
-/// scale stays float32. NaN stays NaN. Bits do not depend on the number of threads. While tracing, ATen
-/// operators with the same values are emitted. Tensors of integer or boolean type are returned unchanged.
+/// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays so).
+///
+/// Types: float32, float64 (float64 arithmetic), half and bfloat16 (float32 arithmetic); scale stays float32.
+/// Integer and boolean tensors are returned unchanged. NaN stays NaN.
+///
+/// Bits do not depend on the number of threads. While tracing, ATen operators with the same values are
+/// emitted. A gradient of the gradient is supported: the factor of dy counts as constant.
+///
 /// Non-dense views (strided slices, expanded tensors) are quantized through a contiguous copy.
 /// Throws: c10::Error for complex types and other layouts; c10::ValueError if scale or zero point has another
 /// length than x has channels (both are named), if the axis is out of range and, on CPU, if a scale is not

@@ -13,8 +13,9 @@ namespace qat {
 
 /// The elementary functions that the parametric quantizers are made of: value and derivative of one element,
 /// `T` float or double. They follow nnabla's conventions at corners, which are not torch's: rounding passes
-/// its gradient, sign(0) is +1, bounds take the gradient of the elements on them. rounding itself:
-/// round_to_integer<Rounding::kHalfAwayFromZero>, derivative 1 everywhere.
+/// its gradient, sign(0) is +1, bounds take the gradient of the elements on them.
+///
+/// Rounding itself is round_to_integer<Rounding::kHalfAwayFromZero>, with the derivative 1 everywhere.
 
 /// Who receives the gradient of a clipped element.
 enum class ClipReceiver : std::int8_t { kNone, kInput, kLower, kUpper };

@@ -32,7 +32,9 @@ struct AffineQuantizerOptions {
 ///
 /// Buffers: `scale` (float32, [] or [C]), `zero_point` (int32, same shape); before a range is set they are
 /// empty ([0]) and `forward` throws; with ScaleSource::kCurrent they stay so. Integer and boolean tensors
-/// pass unchanged. Example:
+/// pass unchanged.
+///
+/// Example:
 ///   AffineQuantizer weights({.range = {8, Signedness::kSigned, RangeWidth::kNarrow}, .axis = 0});
 ///   weights.set_range({w.amin({1, 2, 3}), w.amax({1, 2, 3})});
 class AffineQuantizer : public Quantizer {

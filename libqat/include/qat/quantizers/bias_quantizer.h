@@ -19,9 +19,9 @@ class BiasQuantizer : public TensorModule {
   /// Not callable without a scale. Throws: c10::Error saying so.
   torch::Tensor forward(const torch::Tensor& bias) override;
   /// `bias` [C]; `scale` float32, [] or [C]: scale_x * scale_w. Straight-through gradient.
-  /// Throws: c10::ValueError if a code leaves int32 ("bias 3 needs code 1.5e12 at scale 2e-12 ..."), naming
-  /// the smallest weight scale that would do. (Not checked on CUDA in training, which would stall it; checked
-  /// in eval.)
+  /// Throws: c10::ValueError if a code leaves int32 ("bias 3 of channel 0 needs code 1.5e12 at scale 2e-12
+  /// ..."), naming the smallest scale that would do and the factor by which the weight scale is too small.
+  /// (Not checked on CUDA in training, which would stall it; checked in eval.)
   torch::Tensor forward(const torch::Tensor& bias, const torch::Tensor& scale);
   /// int32 codes.
   torch::Tensor codes(const torch::Tensor& bias, const torch::Tensor& scale);
