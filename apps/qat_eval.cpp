@@ -1,13 +1,13 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <iostream>
+
 #include "support/command_line.h"
 #include "support/program.h"
 #include "support/saved_model.h"
 #include "support/trainer.h"
 #include "support/training_run.h"
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include <iostream>
 
 namespace qat::apps {
 namespace {
@@ -21,8 +21,9 @@ Dataset test_data(const EvalCommand& command, const ModelDescription& descriptio
   if (command.data_path) config.data_path = *command.data_path;
   config.validate();
   auto dataset = load_configured_dataset(config);
-  TORCH_CHECK(dataset.sample_shape() == description.input_shape, command.file.string(), ": expects images of shape ",
-              description.input_shape, ", --data ", config.data, " has ", dataset.sample_shape());
+  TORCH_CHECK(dataset.sample_shape() == description.input_shape, command.file.string(),
+              ": expects images of shape ", description.input_shape, ", --data ", config.data, " has ",
+              dataset.sample_shape());
   dataset.mean = description.input_mean;
   dataset.std = description.input_std;
   return dataset;
@@ -47,8 +48,9 @@ int evaluate_file(const EvalCommand& command) {
                                          {"digest", model.digest}};
     std::cout << text.dump(2) << "\n";
   } else {
-    fmt::print("{} ({}, {}, phase {}) on {}: accuracy {:.2f} %, {} of {}\n", command.file.string(), model.kind,
-               model.description.config.model, model.description.phase, dataset.name, 100 * result.accuracy(), result.correct, total);
+    fmt::print("{} ({}, {}, phase {}) on {}: accuracy {:.2f} %, {} of {}\n", command.file.string(),
+               model.kind, model.description.config.model, model.description.phase, dataset.name,
+               100 * result.accuracy(), result.correct, total);
   }
   return 0;
 }

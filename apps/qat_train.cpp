@@ -1,9 +1,9 @@
+#include <iostream>
+
 #include "support/command_line.h"
 #include "support/program.h"
 #include "support/trainer.h"
 #include "support/training_run.h"
-
-#include <iostream>
 
 int main(int argc, char** argv) {
   using namespace qat::apps;
@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
     const auto dataset = load_configured_dataset(config);
     const OutputFolder folder(out);
     const auto result = run_training(config, dataset, folder, progress);
-    std::cout << result_table(result) << "results in " << out.string() << ": report.html, summary.json, model.qat, model.torchscript.pt\n";
+    std::cout << result_table(result) << "results in " << out.string()
+              << ": report.html, summary.json, model.qat, model.torchscript.pt\n";
     return 0;
   });
 }

@@ -31,11 +31,13 @@ Arguments split(cxxopts::Options& options, const std::vector<std::string>& known
                 const std::vector<std::string>& arguments) {
   options.allow_unrecognised_options();
   std::vector<const char*> pointers;
-  for (const auto& each : arguments) pointers.push_back(each.c_str());
+  for (const auto& each : arguments)
+    pointers.push_back(each.c_str());
   Arguments result;
   try {
     const auto parsed = options.parse(static_cast<int>(pointers.size()), pointers.data());
-    for (const auto& each : parsed.arguments()) result.given.push_back({each.key(), each.value()});
+    for (const auto& each : parsed.arguments())
+      result.given.push_back({each.key(), each.value()});
     result.positional = parsed.unmatched();
   } catch (const cxxopts::exceptions::exception& error) {
     throw UsageError(error.what());
@@ -57,7 +59,8 @@ class ExplicitSettings {
     assign_setting(config_, setting, value, origin);
     const auto [earlier, fresh] = given_.try_emplace(setting.key, setting.text(config_));
     if (!fresh && earlier->second != setting.text(config_))
-      throw UsageError(fmt::format("{} {} contradicts --{} {}, given before it", origin, value, setting.option(), earlier->second));
+      throw UsageError(fmt::format("{} {} contradicts --{} {}, given before it", origin, value,
+                                   setting.option(), earlier->second));
   }
 
  private:
@@ -72,7 +75,8 @@ void assign_key_value(ExplicitSettings& settings_given, const std::string& text)
   const auto* setting = find_setting(key);
   if (!setting) {
     std::vector<std::string> keys;
-    for (const auto& each : settings()) keys.push_back(each.key);
+    for (const auto& each : settings())
+      keys.push_back(each.key);
     throw UsageError(fmt::format("--set {}: unknown key '{}'{}", text, key, suggestion(key, keys)));
   }
   settings_given.assign(*setting, text.substr(equals + 1), fmt::format("--set {}", key));
@@ -89,18 +93,17 @@ cxxopts::Options train_options() {
   options.set_width(110);
   options.add_options("Run")("out", "output folder; files of an earlier run in it are replaced (required)",
                              cxxopts::value<std::string>(), "DIR")(
-      "config", "TOML file with any of the keys below, spelled as in DIR/config.toml", cxxopts::value<std::string>(), "FILE")(
-      "set", "set a key as in the file; may be repeated", cxxopts::value<std::string>(), "KEY=VALUE")(
+      "config", "TOML file with any of the keys below, spelled as in DIR/config.toml",
+      cxxopts::value<std::string>(),
+      "FILE")("set", "set a key as in the file; may be repeated", cxxopts::value<std::string>(), "KEY=VALUE")(
       "help", "print this text")("version", "print the version");
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     auto value = cxxopts::value<std::string>();
     if (setting.kind == Setting::Kind::kFlag) value->implicit_value("true");
     const auto standard = setting.text(defaults);
-    options.add_options(setting.group)(
-        setting.option(),
-        help_text(setting, standard),
-        value, setting.kind == Setting::Kind::kNumber ? "N" : "NAME");
+    options.add_options(setting.group)(setting.option(), help_text(setting, standard), value,
+                                       setting.kind == Setting::Kind::kNumber ? "N" : "NAME");
   }
   return options;
 }
@@ -118,7 +121,8 @@ template <class Command>
 std::optional<Parsed<Command>> help_or_version(const Arguments& arguments, const cxxopts::Options& options,
                                                const std::vector<std::string>& groups) {
   if (arguments.has("help")) return Parsed<Command>{std::nullopt, options.help(groups)};
-  if (arguments.has("version")) return Parsed<Command>{std::nullopt, fmt::format("{} {}\n", options.program(), version())};
+  if (arguments.has("version"))
+    return Parsed<Command>{std::nullopt, fmt::format("{} {}\n", options.program(), version())};
   return std::nullopt;
 }
 
@@ -127,11 +131,13 @@ std::optional<Parsed<Command>> help_or_version(const Arguments& arguments, const
 Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& arguments) {
   auto options = train_options();
   std::vector<std::string> known = {"--out", "--config", "--set", "--help", "--version"};
-  for (const auto& setting : settings()) known.push_back("--" + setting.option());
+  for (const auto& setting : settings())
+    known.push_back("--" + setting.option());
   const auto parts = split(options, known, arguments);
   if (auto text = help_or_version<TrainCommand>(parts, options, setting_groups("Run"))) return *text;
   if (!parts.positional.empty())
-    throw UsageError(fmt::format("unexpected argument '{}'; expected options only", parts.positional.front()));
+    throw UsageError(
+        fmt::format("unexpected argument '{}'; expected options only", parts.positional.front()));
 
   TrainCommand command;
   for (const auto& [option, value] : parts.given)
@@ -152,7 +158,8 @@ Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& argumen
 }
 
 Parsed<EvalCommand> parse_eval_command(const std::vector<std::string>& arguments) {
-  cxxopts::Options options("qat-eval", "Tests a checkpoint (.qat) or an exported TorchScript file on a data set.\n");
+  cxxopts::Options options("qat-eval",
+                           "Tests a checkpoint (.qat) or an exported TorchScript file on a data set.\n");
   options.custom_help("FILE [OPTION...]");
   options.set_width(110);
   auto add = options.add_options("Test");
@@ -160,9 +167,11 @@ Parsed<EvalCommand> parse_eval_command(const std::vector<std::string>& arguments
   for (const char* key : {"data", "data_path", "batch_size", "threads", "device"}) {
     const auto& setting = *find_setting(key);
     known.push_back("--" + setting.option());
-    const auto standard = key == std::string("batch_size") ? "500" : setting.group == "Data" ? "as trained" : setting.text({});
-    add(setting.option(), help_text(setting, standard),
-        cxxopts::value<std::string>(), setting.kind == Setting::Kind::kNumber ? "N" : "NAME");
+    const auto standard = key == std::string("batch_size") ? "500"
+                          : setting.group == "Data"        ? "as trained"
+                                                           : setting.text({});
+    add(setting.option(), help_text(setting, standard), cxxopts::value<std::string>(),
+        setting.kind == Setting::Kind::kNumber ? "N" : "NAME");
   }
   add("json", "print one JSON object")("help", "print this text")("version", "print the version");
 

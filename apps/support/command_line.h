@@ -1,11 +1,11 @@
 #pragma once
 
-#include "support/run_config.h"
-
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "support/run_config.h"
 
 namespace qat::apps {
 
@@ -33,10 +33,11 @@ struct Parsed {
   std::string text;
 };
 
-/// Reads the arguments of qat-train, the program's name first. Later sources win: defaults, --config, then --set and options.
+/// Reads the arguments of qat-train, the program's name first. Later sources win: defaults, --config, then
+/// --set and options.
 ///
-/// Throws: UsageError for unknown options and keys (with the nearest known one), values that are not allowed, values that contradict
-/// each other (a key given twice with different values among them), a missing --out.
+/// Throws: UsageError for unknown options and keys (with the nearest known one), values that are not allowed,
+/// values that contradict each other (a key given twice with different values among them), a missing --out.
 Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& arguments);
 
 /// Reads the arguments of qat-eval, the program's name first. Throws: UsageError, as `parse_train_command`.

@@ -13,13 +13,15 @@ using nlohmann::json;
 
 /// Reads one JSON entry.
 template <class Value>
-Value parse_entry(const std::map<std::string, std::string>& entries, const std::string& key, const std::string& origin) {
+Value parse_entry(const std::map<std::string, std::string>& entries, const std::string& key,
+                  const std::string& origin) {
   const auto found = entries.find(key);
   TORCH_CHECK(found != entries.end(), origin, ": has no entry '", key, "'; it was not written by qat-train");
   try {
     return json::parse(found->second).get<Value>();
   } catch (const json::exception&) {
-    TORCH_CHECK(false, origin, ": entry '", key, "' is not what qat-train writes: ", found->second.substr(0, 80));
+    TORCH_CHECK(false, origin, ": entry '", key,
+                "' is not what qat-train writes: ", found->second.substr(0, 80));
   }
 }
 
@@ -36,7 +38,8 @@ std::map<std::string, std::string> ModelDescription::to_entries() const {
           {"input_std", json(input_std).dump()}};
 }
 
-ModelDescription ModelDescription::from_entries(const std::map<std::string, std::string>& entries, const std::string& origin) {
+ModelDescription ModelDescription::from_entries(const std::map<std::string, std::string>& entries,
+                                                const std::string& origin) {
   ModelDescription result;
   result.classes = parse_entry<std::int64_t>(entries, "classes", origin);
   result.input_shape = parse_entry<std::vector<std::int64_t>>(entries, "input_shape", origin);

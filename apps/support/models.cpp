@@ -20,14 +20,16 @@ struct ImageShape {
   std::int64_t width;
 };
 
-nn::Conv2dOptions convolution(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride = 1) {
+nn::Conv2dOptions convolution(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                              std::int64_t stride = 1) {
   return nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false);
 }
 
 /// Two 3x3 convolutions beside a shortcut; the shortcut has parameters only where the shapes differ.
 class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
  public:
-  ResidualBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride) : in_(in), out_(out), stride_(stride) {
+  ResidualBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride)
+      : in_(in), out_(out), stride_(stride) {
     reset();
   }
 
@@ -121,7 +123,8 @@ nn::Sequential resnet(const ImageShape& shape, std::int64_t classes, std::int64_
     const std::int64_t out = 8 << stage;
     for (std::int64_t block = 1; block <= blocks; ++block) {
       const std::int64_t stride = stage > 1 && block == 1 ? 2 : 1;
-      net->push_back("stage" + std::to_string(stage) + "_block" + std::to_string(block), ResidualBlock(in, out, stride));
+      net->push_back("stage" + std::to_string(stage) + "_block" + std::to_string(block),
+                     ResidualBlock(in, out, stride));
       in = out;
     }
   }
@@ -179,21 +182,22 @@ const std::vector<Builder>& builders() {
 const std::vector<std::string>& model_names() {
   static const auto names = [] {
     std::vector<std::string> all;
-    for (const auto& builder : builders()) all.push_back(builder.name);
+    for (const auto& builder : builders())
+      all.push_back(builder.name);
     return all;
   }();
   return names;
 }
 
 Model make_model(std::string_view name, const std::vector<std::int64_t>& sample_shape, std::int64_t classes) {
-  const auto builder =
-      std::find_if(builders().begin(), builders().end(), [&](const Builder& each) { return each.name == name; });
+  const auto builder = std::find_if(builders().begin(), builders().end(),
+                                    [&](const Builder& each) { return each.name == name; });
   TORCH_CHECK_VALUE(builder != builders().end(), "make_model: unknown model '", name, "'; there are ",
                     c10::Join(", ", model_names()));
   TORCH_CHECK_VALUE(sample_shape.size() == 3 && sample_shape[0] > 0,
                     "make_model: expected a sample of shape [channels, height, width], got ", sample_shape);
-  TORCH_CHECK_VALUE(sample_shape[1] >= kSmallestSide && sample_shape[2] >= kSmallestSide, "make_model: '", name,
-                    "' needs images of at least ", kSmallestSide, " x ", kSmallestSide, " pixels, got ",
+  TORCH_CHECK_VALUE(sample_shape[1] >= kSmallestSide && sample_shape[2] >= kSmallestSide, "make_model: '",
+                    name, "' needs images of at least ", kSmallestSide, " x ", kSmallestSide, " pixels, got ",
                     sample_shape[1], " x ", sample_shape[2]);
   TORCH_CHECK_VALUE(classes >= 2, "make_model: expected at least 2 classes, got ", classes);
   auto net = builder->build({sample_shape[0], sample_shape[1], sample_shape[2]}, classes);

@@ -34,8 +34,8 @@ const std::vector<std::string>& model_names();
 
 /// Builds a model of qat::nn layers for images of `sample_shape` (channels, height, width).
 ///
-/// Throws: c10::ValueError for an unknown name (listing the names), for a shape that is not three positive numbers,
-/// for images too small for the model (each side at least 12), and for fewer than two classes.
+/// Throws: c10::ValueError for an unknown name (listing the names), for a shape that is not three positive
+/// numbers, for images too small for the model (each side at least 12), and for fewer than two classes.
 Model make_model(std::string_view name, const std::vector<std::int64_t>& sample_shape, std::int64_t classes);
 
 }  // namespace qat::apps

@@ -10,8 +10,9 @@
 namespace qat::apps {
 namespace {
 
-constexpr const char* kResults[] = {"config.toml",  "metrics.csv",         "summary.json",         "report.html",
-                                    "model.qat",    "model.torchscript.pt", "checkpoints/float.qat"};
+constexpr const char* kResults[] = {"config.toml",          "metrics.csv", "summary.json",
+                                    "report.html",          "model.qat",   "model.torchscript.pt",
+                                    "checkpoints/float.qat"};
 
 }  // namespace
 
@@ -21,7 +22,8 @@ OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) 
   TORCH_CHECK(!error, "output folder ", path_.string(), ": ", error.message());
   for (const char* name : kResults) {
     std::filesystem::remove(path_ / name, error);
-    TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name, " of an earlier run: ", error.message());
+    TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
+                " of an earlier run: ", error.message());
   }
 }
 

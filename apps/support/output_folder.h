@@ -9,16 +9,17 @@ namespace qat::apps {
 /// The folder that holds the results of one run. A file appears in it complete or not at all.
 class OutputFolder {
  public:
-  /// Makes the folder (with its parents) and, in it, `checkpoints`; removes the result files of an earlier run, so that
-  /// the folder never describes two. Other files stay.
-  /// Throws: c10::Error naming the folder if it cannot be made or written.
+  /// Makes the folder (with its parents) and, in it, `checkpoints`; removes the result files of an earlier
+  /// run, so that the folder never describes two. Other files stay. Throws: c10::Error naming the folder if
+  /// it cannot be made or written.
   explicit OutputFolder(std::filesystem::path path);
 
   /// The path of a file in the folder.
   std::filesystem::path file(std::string_view name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
-  /// Writes a file to a temporary name, then renames it. Throws: c10::Error naming the file; nothing partial stays.
+  /// Writes a file to a temporary name, then renames it. Throws: c10::Error naming the file; nothing partial
+  /// stays.
   void write(std::string_view name, std::string_view content) const;
 
  private:

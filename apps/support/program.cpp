@@ -1,7 +1,5 @@
 #include "support/program.h"
 
-#include "support/run_config.h"
-
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
@@ -11,13 +9,16 @@
 #include <limits>
 #include <thread>
 
+#include "support/run_config.h"
+
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 
 namespace qat::apps {
 
-int run_program(int argc, char** argv, const std::function<int(const std::vector<std::string>& arguments)>& work) {
+int run_program(int argc, char** argv,
+                const std::function<int(const std::vector<std::string>& arguments)>& work) {
   const std::vector<std::string> arguments(argv, argv + argc);
   try {
     return work(arguments);

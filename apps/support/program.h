@@ -7,13 +7,14 @@
 
 namespace qat::apps {
 
-/// Runs a program's work with its arguments (the name first) and turns exceptions into one line on standard error and
-/// an exit status: 0 success, 1 failure, 2 wrong usage.
-int run_program(int argc, char** argv, const std::function<int(const std::vector<std::string>& arguments)>& work);
+/// Runs a program's work with its arguments (the name first) and turns exceptions into one line on standard
+/// error and an exit status: 0 success, 1 failure, 2 wrong usage.
+int run_program(int argc, char** argv,
+                const std::function<int(const std::vector<std::string>& arguments)>& work);
 
-/// Keeps large blocks of freed memory in the process instead of giving them back to the system and faulting them in again at
-/// every step: the float step of a small network takes a quarter less time. The process keeps its peak memory.
-/// Does nothing where the C library is not glibc.
+/// Keeps large blocks of freed memory in the process instead of giving them back to the system and faulting
+/// them in again at every step: the float step of a small network takes a quarter less time. The process
+/// keeps its peak memory. Does nothing where the C library is not glibc.
 void keep_freed_memory();
 
 /// Sets the number of threads that tensor operations use. `threads` 0: one for each core. Returns the number.

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <iostream>
-
 #include <unistd.h>
 
 namespace qat::apps {
@@ -19,9 +18,9 @@ std::string duration_text(double seconds) {
 }  // namespace
 
 std::string progress_line(const ProgressState& state) {
-  return fmt::format("{} {}/{}  step {}/{}  loss {:.4f}  accuracy {:.2f} %  {:.0f} images/s  {} left", state.phase, state.epoch,
-                     state.epochs, state.step, state.steps, state.loss, 100 * state.accuracy, state.images_per_second,
-                     duration_text(state.seconds_left));
+  return fmt::format("{} {}/{}  step {}/{}  loss {:.4f}  accuracy {:.2f} %  {:.0f} images/s  {} left",
+                     state.phase, state.epoch, state.epochs, state.step, state.steps, state.loss,
+                     100 * state.accuracy, state.images_per_second, duration_text(state.seconds_left));
 }
 
 Progress::Progress(std::ostream& stream, Output output) : stream_(stream), output_(output) {}
@@ -31,7 +30,8 @@ Progress Progress::standard_error() {
 }
 
 bool Progress::due() const {
-  return Clock::now() - last_ >= (output_ == Output::kTerminal ? std::chrono::milliseconds(200) : std::chrono::seconds(5));
+  return Clock::now() - last_ >=
+         (output_ == Output::kTerminal ? std::chrono::milliseconds(200) : std::chrono::seconds(5));
 }
 
 void Progress::show(const ProgressState& state) {

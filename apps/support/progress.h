@@ -9,13 +9,13 @@ namespace qat::apps {
 
 /// How far a phase has come.
 struct ProgressState {
-  std::string phase;        ///< "float", "recording", "qat", "test".
-  std::int64_t epoch = 1;   ///< from 1.
+  std::string phase;       ///< "float", "recording", "qat", "test".
+  std::int64_t epoch = 1;  ///< from 1.
   std::int64_t epochs = 1;
-  std::int64_t step = 0;    ///< steps done in this epoch.
-  std::int64_t steps = 0;   ///< steps that an epoch has.
-  double loss = 0;          ///< mean of the epoch so far.
-  double accuracy = 0;      ///< fraction of 1, of the epoch so far.
+  std::int64_t step = 0;   ///< steps done in this epoch.
+  std::int64_t steps = 0;  ///< steps that an epoch has.
+  double loss = 0;         ///< mean of the epoch so far.
+  double accuracy = 0;     ///< fraction of 1, of the epoch so far.
   double images_per_second = 0;
   double seconds_left = 0;  ///< of the phase.
 };
@@ -32,7 +32,8 @@ class Progress {
   /// Standard error; a terminal if it is one.
   static Progress standard_error();
 
-  /// Whether enough time has passed since the last line. Ask before computing what costs time (a loss on a GPU).
+  /// Whether enough time has passed since the last line. Ask before computing what costs time (a loss on a
+  /// GPU).
   bool due() const;
   void show(const ProgressState& state);
   /// Prints a line that stays.

@@ -27,10 +27,17 @@ std::string escaped(const std::string& text) {
   std::string result;
   for (const char character : text) {
     switch (character) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      default: result += character;
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      default:
+        result += character;
     }
   }
   return result;
@@ -45,7 +52,8 @@ struct Curve {
 /// A chart over all epochs; the quantized ones on a shaded ground.
 class Chart {
  public:
-  Chart(const std::vector<MetricsRow>& rows, const std::vector<Curve>& curves) : rows_(rows), curves_(curves) {
+  Chart(const std::vector<MetricsRow>& rows, const std::vector<Curve>& curves)
+      : rows_(rows), curves_(curves) {
     low_ = high_ = curves.front().value(rows.front());
     for (const auto& curve : curves) {
       for (const auto& row : rows) {
@@ -60,30 +68,36 @@ class Chart {
 
   std::string svg(const std::string& caption) const {
     auto text = fmt::format("<figure><svg width=\"{}\" height=\"{}\" role=\"img\">", kWidth, kHeight);
-    const auto first_qat = std::find_if(rows_.begin(), rows_.end(), [](const MetricsRow& row) { return row.phase == "qat"; });
+    const auto first_qat =
+        std::find_if(rows_.begin(), rows_.end(), [](const MetricsRow& row) { return row.phase == "qat"; });
     if (first_qat != rows_.end()) {
       const double left = x(static_cast<double>(first_qat - rows_.begin()) - 0.5);
-      text += fmt::format("<rect class=\"phase\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\"/><text x=\"{:.1f}\" y=\"{}\">quantized</text>",
-                          left, kTop, kWidth - kRight - left, kHeight - kTop - kBottom, left + 4, kTop + 12);
+      text += fmt::format(
+          "<rect class=\"phase\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\"/><text x=\"{:.1f}\" "
+          "y=\"{}\">quantized</text>",
+          left, kTop, kWidth - kRight - left, kHeight - kTop - kBottom, left + 4, kTop + 12);
     }
     for (int tick = 0; tick <= 4; ++tick) {
       const double value = low_ + (high_ - low_) * tick / 4;
-      text += fmt::format("<line class=\"axis\" stroke-opacity=\".25\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
-                          "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3f}</text>",
-                          kLeft, kWidth - kRight, y(value), y(value), kLeft - 5, y(value) + 4, value);
+      text += fmt::format(
+          "<line class=\"axis\" stroke-opacity=\".25\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+          "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3f}</text>",
+          kLeft, kWidth - kRight, y(value), y(value), kLeft - 5, y(value) + 4, value);
     }
     for (std::size_t index = 0; index < rows_.size(); ++index) {
-      text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(static_cast<double>(index)), kHeight - 8,
-                          rows_[index].epoch);
+      text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                          x(static_cast<double>(index)), kHeight - 8, rows_[index].epoch);
     }
     double label = kLeft + 4;
     for (const auto& curve : curves_) {
       std::string points;
       for (std::size_t index = 0; index < rows_.size(); ++index)
         points += fmt::format("{:.1f},{:.1f} ", x(static_cast<double>(index)), y(curve.value(rows_[index])));
-      text += fmt::format("<polyline class=\"{}\" points=\"{}\"/><line class=\"{}\" stroke-width=\"2\" x1=\"{}\" x2=\"{}\" y1=\"9\" y2=\"9\"/>"
-                          "<text x=\"{}\" y=\"13\">{}</text>",
-                          curve.css_class, points, curve.css_class, label, label + 16, label + 20, curve.label);
+      text += fmt::format(
+          "<polyline class=\"{}\" points=\"{}\"/><line class=\"{}\" stroke-width=\"2\" x1=\"{}\" x2=\"{}\" "
+          "y1=\"9\" y2=\"9\"/>"
+          "<text x=\"{}\" y=\"13\">{}</text>",
+          curve.css_class, points, curve.css_class, label, label + 16, label + 20, curve.label);
       label += 90;
     }
     return text + fmt::format("</svg><figcaption>{}</figcaption></figure>\n", caption);
@@ -95,7 +109,9 @@ class Chart {
   double x(double index) const {
     return kLeft + (index + 0.5) * (kWidth - kLeft - kRight) / static_cast<double>(rows_.size());
   }
-  double y(double value) const { return kHeight - kBottom - (value - low_) / (high_ - low_) * (kHeight - kTop - kBottom); }
+  double y(double value) const {
+    return kHeight - kBottom - (value - low_) / (high_ - low_) * (kHeight - kTop - kBottom);
+  }
 
   const std::vector<MetricsRow>& rows_;
   const std::vector<Curve>& curves_;
@@ -105,58 +121,74 @@ class Chart {
 
 std::string curves(const std::vector<MetricsRow>& rows) {
   if (rows.empty()) return "";
-  const std::vector<Curve> accuracy = {{"train", "training", [](const MetricsRow& row) { return row.train_accuracy; }},
-                                       {"test", "test", [](const MetricsRow& row) { return row.test_accuracy; }}};
+  const std::vector<Curve> accuracy = {
+      {"train", "training", [](const MetricsRow& row) { return row.train_accuracy; }},
+      {"test", "test", [](const MetricsRow& row) { return row.test_accuracy; }}};
   const std::vector<Curve> loss = {{"loss", "training", [](const MetricsRow& row) { return row.loss; }}};
-  return "<h2>Training</h2>\n" + Chart(rows, accuracy).svg("Accuracy by epoch") + Chart(rows, loss).svg("Loss by epoch");
+  return "<h2>Training</h2>\n" + Chart(rows, accuracy).svg("Accuracy by epoch") +
+         Chart(rows, loss).svg("Loss by epoch");
 }
 
 std::string results(const RunResult& result) {
   std::string text = "<h2>Results</h2>\n<table><tr><th></th><th>accuracy</th><th>size</th></tr>\n";
   const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes) {
-    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td></tr>\n", what, 100 * accuracy, size_text(bytes));
+    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td></tr>\n", what, 100 * accuracy,
+                        size_text(bytes));
   };
   row("float", result.float_accuracy, result.float_size_bytes);
-  row(fmt::format("quantized: weights {}, activations {} bits", result.config.weight_bits, result.config.activation_bits),
+  row(fmt::format("quantized: weights {}, activations {} bits", result.config.weight_bits,
+                  result.config.activation_bits),
       result.qat_accuracy, result.size_bytes);
   row("exported: model.torchscript.pt", result.deployed_accuracy, result.exported_file_bytes);
-  text += fmt::format("</table>\n<p>Predictions that differ between the exported file and the quantized model: {} of {}; largest "
-                      "difference of an output: {:g}.</p>\n<p>Seconds a step:",
-                      result.codes_different, result.codes_compared, result.largest_output_difference);
-  for (const auto& [phase, seconds] : result.seconds_per_step) text += fmt::format(" {} {:.4f}", phase, seconds);
-  return text + fmt::format("; the run took {:.0f} s.</p>\n<p>Digest of model.qat: <code>{}</code></p>\n", result.seconds, result.digest);
+  text += fmt::format(
+      "</table>\n<p>Predictions that differ between the exported file and the quantized model: {} of {}; "
+      "largest "
+      "difference of an output: {:g}.</p>\n<p>Seconds a step:",
+      result.codes_different, result.codes_compared, result.largest_output_difference);
+  for (const auto& [phase, seconds] : result.seconds_per_step)
+    text += fmt::format(" {} {:.4f}", phase, seconds);
+  return text + fmt::format("; the run took {:.0f} s.</p>\n<p>Digest of model.qat: <code>{}</code></p>\n",
+                            result.seconds, result.digest);
 }
 
 std::string histogram_svg(const std::vector<std::int64_t>& counts) {
   if (counts.empty()) return "";
   constexpr double kBar = 5, kHeight = 28;
-  const double most = static_cast<double>(std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end())));
-  auto text = fmt::format("<svg width=\"{}\" height=\"{}\">", kBar * static_cast<double>(counts.size()), kHeight);
+  const double most =
+      static_cast<double>(std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end())));
+  auto text =
+      fmt::format("<svg width=\"{}\" height=\"{}\">", kBar * static_cast<double>(counts.size()), kHeight);
   for (std::size_t bin = 0; bin < counts.size(); ++bin) {
     const double height = kHeight * static_cast<double>(counts[bin]) / most;
-    text += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>", kBar * static_cast<double>(bin),
-                        kHeight - height, kBar - 1, height);
+    text += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>",
+                        kBar * static_cast<double>(bin), kHeight - height, kBar - 1, height);
   }
   return text + "</svg>";
 }
 
 std::string slots(const std::vector<SlotRow>& rows) {
   std::string text =
-      "<h2>Quantizers</h2>\n<p>real = scale * (code - zero_point). Range: the real values of the lowest and the highest code. "
+      "<h2>Quantizers</h2>\n<p>real = scale * (code - zero_point). Range: the real values of the lowest and "
+      "the highest code. "
       "Codes: how the weights fall on their grid, from the lowest code to the highest.</p>\n"
-      "<table><tr><th>layer</th><th class=\"text\">type</th><th class=\"text\">slot</th><th class=\"text\">quantizer</th>"
+      "<table><tr><th>layer</th><th class=\"text\">type</th><th class=\"text\">slot</th><th "
+      "class=\"text\">quantizer</th>"
       "<th>scale</th><th>range</th><th class=\"text\">codes</th></tr>\n";
   for (const auto& row : rows) {
     std::string scale;
     std::string range;
     if (row.largest_scale > 0) {
-      scale = row.smallest_scale == row.largest_scale ? fmt::format("{:.4g}", row.largest_scale)
-                                                      : fmt::format("{:.3g} to {:.3g}", row.smallest_scale, row.largest_scale);
+      scale = row.smallest_scale == row.largest_scale
+                  ? fmt::format("{:.4g}", row.largest_scale)
+                  : fmt::format("{:.3g} to {:.3g}", row.smallest_scale, row.largest_scale);
       range = fmt::format("{:.4g} to {:.4g}", row.low, row.high);
     }
-    text += fmt::format("<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td>"
-                        "<td>{}</td><td class=\"text\">{}</td></tr>\n",
-                        escaped(row.path), escaped(row.type), row.slot, escaped(row.quantizer), scale, range, histogram_svg(row.histogram));
+    text += fmt::format(
+        "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td "
+        "class=\"text\">{}</td><td>{}</td>"
+        "<td>{}</td><td class=\"text\">{}</td></tr>\n",
+        escaped(row.path), escaped(row.type), row.slot, escaped(row.quantizer), scale, range,
+        histogram_svg(row.histogram));
   }
   return text + "</table>\n";
 }
@@ -164,9 +196,11 @@ std::string slots(const std::vector<SlotRow>& rows) {
 }  // namespace
 
 std::string report_html(const RunResult& result) {
-  return kHead + fmt::format("<h1>{} on {}</h1>\n", escaped(result.config.model), escaped(result.config.data)) + results(result) +
-         curves(result.rows) + slots(result.slots) + "<h2>Scheduler</h2>\n<pre>" + escaped(result.notes) + "</pre>\n<h2>Configuration</h2>\n<pre>" +
-         escaped(result.config.to_toml()) + fmt::format("</pre>\n<p>qat-train {}</p>\n</body></html>\n", version());
+  return kHead +
+         fmt::format("<h1>{} on {}</h1>\n", escaped(result.config.model), escaped(result.config.data)) +
+         results(result) + curves(result.rows) + slots(result.slots) + "<h2>Scheduler</h2>\n<pre>" +
+         escaped(result.notes) + "</pre>\n<h2>Configuration</h2>\n<pre>" + escaped(result.config.to_toml()) +
+         fmt::format("</pre>\n<p>qat-train {}</p>\n</body></html>\n", version());
 }
 
 }  // namespace qat::apps

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "support/run_result.h"
-
 #include <string>
+
+#include "support/run_result.h"
 
 namespace qat::apps {
 
-/// The text of report.html: curves, the results, each layer's slots with their scales, histograms of the weights' codes, the
-/// configuration. One file that needs no other.
+/// The text of report.html: curves, the results, each layer's slots with their scales, histograms of the
+/// weights' codes, the configuration. One file that needs no other.
 std::string report_html(const RunResult& result);
 
 }  // namespace qat::apps

@@ -34,10 +34,15 @@ bool parse_number(std::string_view text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-Setting whole(About about, std::int64_t RunConfig::* member, std::int64_t low, std::int64_t high = kUnbounded) {
+Setting whole(About about, std::int64_t RunConfig::*member, std::int64_t low,
+              std::int64_t high = kUnbounded) {
   auto expected = high == kUnbounded ? fmt::format("a whole number from {} up", low)
                                      : fmt::format("a whole number from {} to {}", low, high);
-  return {about.key, about.group, about.description, std::move(expected), Setting::Kind::kNumber,
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kNumber,
           [=](RunConfig& config, std::string_view text) {
             std::int64_t value = 0;
             if (!parse_number(text, value) || value < low || value > high) return false;
@@ -48,9 +53,14 @@ Setting whole(About about, std::int64_t RunConfig::* member, std::int64_t low, s
 }
 
 /// `below`: values must be smaller than this.
-Setting real(About about, double RunConfig::* member, double below = std::numeric_limits<double>::infinity()) {
-  auto expected = std::isinf(below) ? std::string("a number from 0 up") : fmt::format("a number from 0 to below {}", below);
-  return {about.key, about.group, about.description, std::move(expected), Setting::Kind::kNumber,
+Setting real(About about, double RunConfig::*member, double below = std::numeric_limits<double>::infinity()) {
+  auto expected = std::isinf(below) ? std::string("a number from 0 up")
+                                    : fmt::format("a number from 0 to below {}", below);
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kNumber,
           [=](RunConfig& config, std::string_view text) {
             double value = 0;
             if (!parse_number(text, value) || !(value >= 0) || !(value < below)) return false;
@@ -60,8 +70,12 @@ Setting real(About about, double RunConfig::* member, double below = std::numeri
           [=](const RunConfig& config) { return fmt::format("{}", config.*member); }};
 }
 
-Setting choice(About about, std::string RunConfig::* member, std::vector<std::string> names) {
-  return {about.key, about.group, about.description, fmt::format("one of {}", fmt::join(names, ", ")), Setting::Kind::kText,
+Setting choice(About about, std::string RunConfig::*member, std::vector<std::string> names) {
+  return {about.key,
+          about.group,
+          about.description,
+          fmt::format("one of {}", fmt::join(names, ", ")),
+          Setting::Kind::kText,
           [=](RunConfig& config, std::string_view text) {
             if (std::find(names.begin(), names.end(), text) == names.end()) return false;
             config.*member = text;
@@ -70,8 +84,12 @@ Setting choice(About about, std::string RunConfig::* member, std::vector<std::st
           [=](const RunConfig& config) { return config.*member; }};
 }
 
-Setting any_text(About about, std::string RunConfig::* member, std::string expected) {
-  return {about.key, about.group, about.description, std::move(expected), Setting::Kind::kText,
+Setting any_text(About about, std::string RunConfig::*member, std::string expected) {
+  return {about.key,
+          about.group,
+          about.description,
+          std::move(expected),
+          Setting::Kind::kText,
           [=](RunConfig& config, std::string_view text) {
             config.*member = text;
             return true;
@@ -79,8 +97,12 @@ Setting any_text(About about, std::string RunConfig::* member, std::string expec
           [=](const RunConfig& config) { return config.*member; }};
 }
 
-Setting flag(About about, bool RunConfig::* member) {
-  return {about.key, about.group, about.description, "true or false", Setting::Kind::kFlag,
+Setting flag(About about, bool RunConfig::*member) {
+  return {about.key,
+          about.group,
+          about.description,
+          "true or false",
+          Setting::Kind::kFlag,
           [=](RunConfig& config, std::string_view text) {
             if (text != "true" && text != "false") return false;
             config.*member = text == "true";
@@ -91,7 +113,8 @@ Setting flag(About about, bool RunConfig::* member) {
 
 std::vector<std::string> setting_keys() {
   std::vector<std::string> keys;
-  for (const auto& setting : settings()) keys.push_back(setting.key);
+  for (const auto& setting : settings())
+    keys.push_back(setting.key);
   return keys;
 }
 
@@ -128,18 +151,22 @@ const std::vector<Setting>& settings() {
       whole({"limit", "Data", "train with the first N samples, 0 for all"}, &C::limit, 0),
       whole({"batch_size", "Data", "samples in a step"}, &C::batch_size, 2, 1 << 20),
       flag({"augment", "Data", "shift and mirror images"}, &C::augment),
-      choice({"model", "Model", "network"}, &C::model, {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
-      choice({"preset", "Quantization", "how layers are quantized"}, &C::preset, {"integer_only", "tensorrt", "default"}),
+      choice({"model", "Model", "network"}, &C::model,
+             {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
+      choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
+             {"integer_only", "tensorrt", "default"}),
       whole({"weight_bits", "Quantization", "bits of a weight"}, &C::weight_bits, 2, 16),
       whole({"activation_bits", "Quantization", "bits of an activation"}, &C::activation_bits, 2, 16),
       whole({"float_epochs", "Training", "epochs in float"}, &C::float_epochs, 0),
       whole({"record_batches", "Training", "batches whose ranges are recorded"}, &C::record_batches, 1),
       whole({"qat_epochs", "Training", "epochs with quantizers"}, &C::qat_epochs, 0),
       choice({"optimizer", "Training", "optimizer"}, &C::optimizer, {"sgd", "adam"}),
-      real({"learning_rate", "Training", "at the start (of quantized training a tenth of it)"}, &C::learning_rate),
+      real({"learning_rate", "Training", "at the start (of quantized training a tenth of it)"},
+           &C::learning_rate),
       real({"momentum", "Training", "momentum of sgd, first beta of adam"}, &C::momentum, 1.0),
       real({"weight_decay", "Training", "L2 penalty"}, &C::weight_decay),
-      choice({"schedule", "Training", "how the learning rate falls within each phase"}, &C::schedule, {"cosine", "step"}),
+      choice({"schedule", "Training", "how the learning rate falls within each phase"}, &C::schedule,
+             {"cosine", "step"}),
       whole({"seed", "Machine", "of weights, order and augmentation"}, &C::seed, 0),
       whole({"threads", "Machine", "CPU threads, 0 for one a core"}, &C::threads, 0, 1024),
       choice({"device", "Machine", "where to compute"}, &C::device, {"cpu", "cuda"}),
@@ -156,13 +183,16 @@ std::string Setting::option() const {
 const Setting* find_setting(std::string_view key) {
   std::string name(key);
   std::replace(name.begin(), name.end(), '-', '_');
-  const auto found = std::find_if(settings().begin(), settings().end(), [&](const Setting& each) { return each.key == name; });
+  const auto found = std::find_if(settings().begin(), settings().end(),
+                                  [&](const Setting& each) { return each.key == name; });
   return found == settings().end() ? nullptr : &*found;
 }
 
-void assign_setting(RunConfig& config, const Setting& setting, std::string_view value, std::string_view origin) {
+void assign_setting(RunConfig& config, const Setting& setting, std::string_view value,
+                    std::string_view origin) {
   if (!setting.assign(config, value))
-    throw UsageError(fmt::format("{} {}: expected {}", origin, value.empty() ? "''" : value, setting.expected));
+    throw UsageError(
+        fmt::format("{} {}: expected {}", origin, value.empty() ? "''" : value, setting.expected));
 }
 
 void RunConfig::validate() const {
@@ -171,14 +201,20 @@ void RunConfig::validate() const {
     assign_setting(copy, setting, setting.text(*this), setting.key + " =");
   }
   if (data == "synthetic" && !data_path.empty())
-    throw UsageError(fmt::format("--data synthetic contradicts --data-path {}: synthetic data is made, not read", data_path));
+    throw UsageError(fmt::format(
+        "--data synthetic contradicts --data-path {}: synthetic data is made, not read", data_path));
   if (data == "cifar10" && data_path.empty())
-    throw UsageError("--data cifar10 needs --data-path: the folder that holds data_batch_1.bin to test_batch.bin");
+    throw UsageError(
+        "--data cifar10 needs --data-path: the folder that holds data_batch_1.bin to test_batch.bin");
   if (limit > 0 && limit < batch_size)
-    throw UsageError(fmt::format("--limit {} contradicts --batch-size {}: the samples do not fill one batch; expected a limit of 0 "
-                                 "or at least the batch size", limit, batch_size));
+    throw UsageError(fmt::format(
+        "--limit {} contradicts --batch-size {}: the samples do not fill one batch; expected a limit of 0 "
+        "or at least the batch size",
+        limit, batch_size));
   if (float_epochs == 0 && qat_epochs == 0)
-    throw UsageError("--float-epochs 0 contradicts --qat-epochs 0: nothing would be trained; expected one of them to be 1 or more");
+    throw UsageError(
+        "--float-epochs 0 contradicts --qat-epochs 0: nothing would be trained; expected one of them to be 1 "
+        "or more");
 }
 
 std::string RunConfig::to_toml() const {
@@ -209,9 +245,12 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
     const auto place = fmt::format("{}:{}", name, node.source().begin.line);
     const auto* setting = find_setting(key.str());
     if (!setting)
-      throw UsageError(fmt::format("{}: unknown key '{}'{}", place, key.str(), suggestion(key.str(), setting_keys())));
+      throw UsageError(
+          fmt::format("{}: unknown key '{}'{}", place, key.str(), suggestion(key.str(), setting_keys())));
     const auto value = scalar_text(node);
-    if (!value) throw UsageError(fmt::format("{}: {}: expected {}, got a table, list or date", place, key.str(), setting->expected));
+    if (!value)
+      throw UsageError(
+          fmt::format("{}: {}: expected {}, got a table, list or date", place, key.str(), setting->expected));
     assign_setting(config, *setting, *value, fmt::format("{}: {} =", place, setting->key));
   }
 }
@@ -226,9 +265,10 @@ void apply_toml_file(RunConfig& config, const std::filesystem::path& path) {
 
 std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
   const auto distance = [&](const std::string& each) { return edit_distance(word, each); };
-  const auto nearest = std::min_element(known.begin(), known.end(),
-                                        [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
-  if (nearest == known.end() || distance(*nearest) > static_cast<std::int64_t>(word.size() + 1) / 2) return "";
+  const auto nearest = std::min_element(
+      known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  if (nearest == known.end() || distance(*nearest) > static_cast<std::int64_t>(word.size() + 1) / 2)
+    return "";
   return fmt::format(" (did you mean '{}'?)", *nearest);
 }
 

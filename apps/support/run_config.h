@@ -16,14 +16,14 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Everything that decides the outcome of a training run. Equal configurations give equal models, bit for bit, on the
-/// same machine. The allowed values stand in `settings()`.
+/// Everything that decides the outcome of a training run. Equal configurations give equal models, bit for
+/// bit, on the same machine. The allowed values stand in `settings()`.
 struct RunConfig {
   std::string data = "fashion-mnist";  ///< name of the data set, see `load_dataset`.
   std::string data_path;               ///< folder of its files; empty: the usual place.
   std::int64_t limit = 0;              ///< train with the first so many samples; 0: all.
   std::int64_t batch_size = 128;       ///< samples in a step.
-  bool augment = false;                ///< shift images by up to 2 pixels and mirror them (synthetic: shift only).
+  bool augment = false;  ///< shift images by up to 2 pixels and mirror them (synthetic: shift only).
 
   std::string model = "resnet8";        ///< see `model_names()`.
   std::string preset = "integer_only";  ///< see `preset_config`.
@@ -45,7 +45,8 @@ struct RunConfig {
 
   bool operator==(const RunConfig&) const = default;
 
-  /// Throws: UsageError naming key, value and allowed values; and for values that contradict each other, naming both.
+  /// Throws: UsageError naming key, value and allowed values; and for values that contradict each other,
+  /// naming both.
   void validate() const;
   /// A complete TOML file: every key with its value, under a comment that explains it.
   std::string to_toml() const;
@@ -72,15 +73,18 @@ const std::vector<Setting>& settings();
 const Setting* find_setting(std::string_view key);
 /// Sets one key. `origin` begins the error message: "--weight-bits", "run.toml:3: weight_bits =".
 /// Throws: UsageError naming value and allowed values.
-void assign_setting(RunConfig& config, const Setting& setting, std::string_view value, std::string_view origin);
+void assign_setting(RunConfig& config, const Setting& setting, std::string_view value,
+                    std::string_view origin);
 
 /// Sets the keys that the TOML text holds; `name` stands for the file in messages.
-/// Throws: UsageError with file and line for text that is not TOML, unknown keys (with the nearest known one), values that are not allowed.
+/// Throws: UsageError with file and line for text that is not TOML, unknown keys (with the nearest known
+/// one), values that are not allowed.
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name);
 /// The same for a file. Throws: UsageError, also if it cannot be read.
 void apply_toml_file(RunConfig& config, const std::filesystem::path& path);
 
-/// The word that a mistyped one most likely stands for, as " (did you mean 'weight_bits'?)"; "" if none is near.
+/// The word that a mistyped one most likely stands for, as " (did you mean 'weight_bits'?)"; "" if none is
+/// near.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace qat::apps

@@ -10,8 +10,8 @@ namespace qat::apps {
 std::string metrics_csv(const std::vector<MetricsRow>& rows) {
   std::string text = "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds\n";
   for (const auto& row : rows) {
-    text += fmt::format("{},{},{:.6f},{:.6f},{:.6f},{:.6g},{:.3f}\n", row.phase, row.epoch, row.loss, row.train_accuracy,
-                        row.test_accuracy, row.learning_rate, row.seconds);
+    text += fmt::format("{},{},{:.6f},{:.6f},{:.6f},{:.6g},{:.3f}\n", row.phase, row.epoch, row.loss,
+                        row.train_accuracy, row.test_accuracy, row.learning_rate, row.seconds);
   }
   return text;
 }
@@ -40,7 +40,8 @@ std::string summary_json(const RunResult& result) {
       {"seconds", result.seconds},
       {"version", version()},
   };
-  for (const auto& [phase, seconds] : result.seconds_per_step) summary["seconds_per_step"][phase] = seconds;
+  for (const auto& [phase, seconds] : result.seconds_per_step)
+    summary["seconds_per_step"][phase] = seconds;
   return summary.dump(2) + "\n";
 }
 
@@ -51,7 +52,8 @@ std::string size_text(std::int64_t bytes) {
 }
 
 std::string result_table(const RunResult& result) {
-  const auto quantized = fmt::format("quantized (weights {}, activations {} bits)", result.config.weight_bits, result.config.activation_bits);
+  const auto quantized = fmt::format("quantized (weights {}, activations {} bits)", result.config.weight_bits,
+                                     result.config.activation_bits);
   auto text = fmt::format("{:<46}{:>10}{:>12}\n", "", "accuracy", "size");
   const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes) {
     text += fmt::format("{:<46}{:>8.2f} %{:>12}\n", what, 100 * accuracy, size_text(bytes));
@@ -59,7 +61,8 @@ std::string result_table(const RunResult& result) {
   row("float", result.float_accuracy, result.float_size_bytes);
   row(quantized, result.qat_accuracy, result.size_bytes);
   row("exported (TorchScript file)", result.deployed_accuracy, result.exported_file_bytes);
-  text += fmt::format("exported and quantized model differ in {} of {} predictions\n", result.codes_different, result.codes_compared);
+  text += fmt::format("exported and quantized model differ in {} of {} predictions\n", result.codes_different,
+                      result.codes_compared);
   return text;
 }
 

@@ -1,18 +1,18 @@
 #pragma once
 
-#include "support/run_config.h"
-#include "support/slot_table.h"
-
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/run_config.h"
+#include "support/slot_table.h"
+
 namespace qat::apps {
 
 /// One epoch: a row of metrics.csv.
 struct MetricsRow {
-  std::string phase;  ///< "float" or "qat".
+  std::string phase;       ///< "float" or "qat".
   std::int64_t epoch = 0;  ///< from 1 in each phase.
   double loss = 0;
   double train_accuracy = 0;  ///< fractions of 1.
@@ -27,17 +27,17 @@ struct RunResult {
   std::string phase;  ///< of the final checkpoint: "TRAINING".
   std::vector<MetricsRow> rows;
   double float_accuracy = 0;
-  double qat_accuracy = 0;       ///< of the quantized model in eval mode.
-  double deployed_accuracy = 0;  ///< of the exported file, read back.
-  std::int64_t float_size_bytes = 0;     ///< parameters at 4 bytes each.
-  std::int64_t size_bytes = 0;           ///< quantized weights at their bit width, all other parameters at 4 bytes.
+  double qat_accuracy = 0;            ///< of the quantized model in eval mode.
+  double deployed_accuracy = 0;       ///< of the exported file, read back.
+  std::int64_t float_size_bytes = 0;  ///< parameters at 4 bytes each.
+  std::int64_t size_bytes = 0;  ///< quantized weights at their bit width, all other parameters at 4 bytes.
   std::int64_t exported_file_bytes = 0;  ///< the TorchScript file.
-  std::string digest;  ///< SHA-256 over all tensors of the final checkpoint.
-  std::int64_t codes_compared = 0;   ///< predictions on the test set, of the model and of the exported file.
+  std::string digest;                    ///< SHA-256 over all tensors of the final checkpoint.
+  std::int64_t codes_compared = 0;  ///< predictions on the test set, of the model and of the exported file.
   std::int64_t codes_different = 0;
-  double largest_output_difference = 0;  ///< between them.
+  double largest_output_difference = 0;                          ///< between them.
   std::vector<std::pair<std::string, double>> seconds_per_step;  ///< by phase: float, recording, training.
-  double seconds = 0;  ///< of the whole run.
+  double seconds = 0;                                            ///< of the whole run.
   std::vector<SlotRow> slots;
   std::string notes;  ///< what the scheduler reports: folds, operations without a slot.
 };

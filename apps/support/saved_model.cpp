@@ -1,12 +1,12 @@
 #include "support/saved_model.h"
 
-#include "support/models.h"
-
 #include <qat/schedulers/checkpoint.h>
 
 #include <torch/script.h>
 
 #include <fstream>
+
+#include "support/models.h"
 
 namespace qat::apps {
 namespace {
@@ -21,7 +21,8 @@ bool is_zip(const std::filesystem::path& path) {
 
 SavedModel load_torchscript(const std::filesystem::path& path, torch::Device device) {
   std::unordered_map<std::string, std::string> entries;
-  for (const auto& [key, value] : ModelDescription().to_entries()) entries[key] = "";
+  for (const auto& [key, value] : ModelDescription().to_entries())
+    entries[key] = "";
   torch::jit::Module module;
   try {
     module = torch::jit::load(path.string(), device, entries);

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "support/model_description.h"
-
 #include <torch/types.h>
 
 #include <filesystem>
 #include <functional>
 #include <string>
+
+#include "support/model_description.h"
 
 namespace qat::apps {
 

@@ -29,9 +29,11 @@ void describe_scale(SlotRow& row, Quantizer& quantizer, const torch::Tensor& x) 
 std::vector<std::int64_t> code_histogram(Quantizer& quantizer, const torch::Tensor& weight) {
   const auto range = quantizer.affine_params(weight).range;
   const auto codes = quantizer.codes(weight).to(torch::kCPU, torch::kFloat64);
-  const auto counts = torch::histc(codes, kHistogramBins, static_cast<double>(range.qmin()), static_cast<double>(range.qmax()));
+  const auto counts = torch::histc(codes, kHistogramBins, static_cast<double>(range.qmin()),
+                                   static_cast<double>(range.qmax()));
   std::vector<std::int64_t> result;
-  for (std::int64_t bin = 0; bin < kHistogramBins; ++bin) result.push_back(counts[bin].item<std::int64_t>());
+  for (std::int64_t bin = 0; bin < kHistogramBins; ++bin)
+    result.push_back(counts[bin].item<std::int64_t>());
   return result;
 }
 
@@ -45,7 +47,11 @@ std::vector<SlotRow> slot_table(torch::nn::Module& model) {
       const auto content = layer->slot(id);
       std::ostringstream text;
       content->pretty_print(text);
-      SlotRow row{path, class_name(layer->module().name()), id.name(), text.str()};
+      SlotRow row;
+      row.path = path;
+      row.type = class_name(layer->module().name());
+      row.slot = id.name();
+      row.quantizer = text.str();
       if (const auto end = row.slot.find("_slot"); end != std::string::npos) row.slot.erase(end, 5);
       if (auto* quantizer = dynamic_cast<Quantizer*>(content.get())) {
         const bool is_weight = id.kind == nn::SlotId::Kind::kWeight;
@@ -61,7 +67,8 @@ std::vector<SlotRow> slot_table(torch::nn::Module& model) {
 
 std::int64_t parameter_bytes(torch::nn::Module& model) {
   std::int64_t bytes = 0;
-  for (const auto& parameter : model.parameters()) bytes += 4 * parameter.numel();
+  for (const auto& parameter : model.parameters())
+    bytes += 4 * parameter.numel();
   for (const auto& [path, layer] : nn::quantizable_layers(model)) {
     const auto content = layer->slot({nn::SlotId::Kind::kWeight});
     const auto* quantizer = dynamic_cast<Quantizer*>(content.get());

@@ -14,7 +14,8 @@ struct SlotRow {
   std::string type;       ///< of the layer: "Conv2d".
   std::string slot;       ///< "weight", "bias", "input", "output".
   std::string quantizer;  ///< as it prints itself.
-  /// Of real = scale * (code - zero_point); over the channels. 0 where the slot has no scale of its own (bias).
+  /// Of real = scale * (code - zero_point); over the channels. 0 where the slot has no scale of its own
+  /// (bias).
   double smallest_scale = 0;
   double largest_scale = 0;
   /// The real values of the lowest and highest code, over the channels.
@@ -27,7 +28,8 @@ struct SlotRow {
 /// The occupied slots of a model, layer by layer.
 std::vector<SlotRow> slot_table(torch::nn::Module& model);
 
-/// Bytes that the model's parameters take: quantized weights at their bit width, all others (int32 biases too) at 4 bytes.
+/// Bytes that the model's parameters take: quantized weights at their bit width, all others (int32 biases
+/// too) at 4 bytes.
 std::int64_t parameter_bytes(torch::nn::Module& model);
 
 }  // namespace qat::apps

@@ -14,17 +14,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config, std::vector<torch::Tensor> parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config,
+                                                        std::vector<torch::Tensor> parameters) {
   if (config.optimizer == "adam") {
-    return std::make_unique<torch::optim::Adam>(
-        std::move(parameters),
-        torch::optim::AdamOptions(config.learning_rate).betas({config.momentum, 0.999}).weight_decay(config.weight_decay));
+    return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                torch::optim::AdamOptions(config.learning_rate)
+                                                    .betas({config.momentum, 0.999})
+                                                    .weight_decay(config.weight_decay));
   }
-  return std::make_unique<torch::optim::SGD>(
-      std::move(parameters),
-      torch::optim::SGDOptions(config.learning_rate).momentum(config.momentum).weight_decay(config.weight_decay));
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(config.learning_rate)
+                                                 .momentum(config.momentum)
+                                                 .weight_decay(config.weight_decay));
 }
 
 BatchLoaderOptions loader_options(const RunConfig& config) {
@@ -40,7 +45,8 @@ BatchLoaderOptions loader_options(const RunConfig& config) {
 class RunningMean {
  public:
   explicit RunningMean(torch::Device device)
-      : loss_(torch::zeros({}, device)), correct_(torch::zeros({}, torch::TensorOptions(device).dtype(torch::kInt64))) {}
+      : loss_(torch::zeros({}, device)),
+        correct_(torch::zeros({}, torch::TensorOptions(device).dtype(torch::kInt64))) {}
 
   void add(const torch::Tensor& loss, const torch::Tensor& logits, const torch::Tensor& labels) {
     torch::NoGradGuard no_grad;
@@ -68,7 +74,8 @@ torch::Device configured_device(const std::string& name) {
   return torch::Device(name);
 }
 
-Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader, torch::Device device) {
+Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
+                    torch::Device device) {
   torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> outputs;
   std::vector<torch::Tensor> labels;
@@ -100,7 +107,8 @@ Trainer::Trainer(Model model, const Dataset& dataset, const RunConfig& config, P
   optimizer_ = make_optimizer(config, model_.module->parameters());
 }
 
-EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs, double start_rate) {
+EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
+                                     double start_rate) {
   model_.module->train();
   start_pass();
   const auto steps = loader_.batches_per_epoch();
@@ -111,7 +119,8 @@ EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoc
     const auto done = static_cast<double>(epoch * steps + result.steps) / static_cast<double>(epochs * steps);
     const auto rate = scheduled_rate(config_.schedule, start_rate, done);
     if (result.steps == 0) result.learning_rate = rate;
-    for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
+    for (auto& group : optimizer_->param_groups())
+      group.options().set_lr(rate);
 
     const auto labels = batch->labels.to(device_);
     optimizer_->zero_grad();
@@ -133,8 +142,8 @@ EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoc
   result.loss = mean.loss();
   result.accuracy = mean.accuracy();
   result.seconds = seconds_since(start);
-  TORCH_CHECK(std::isfinite(result.loss), "training diverged: the loss is ", result.loss, " in ", phase, " epoch ", epoch + 1,
-              "; lower --learning-rate");
+  TORCH_CHECK(std::isfinite(result.loss), "training diverged: the loss is ", result.loss, " in ", phase,
+              " epoch ", epoch + 1, "; lower --learning-rate");
   return result;
 }
 

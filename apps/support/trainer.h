@@ -1,11 +1,5 @@
 #pragma once
 
-#include "support/batch_loader.h"
-#include "support/dataset.h"
-#include "support/models.h"
-#include "support/progress.h"
-#include "support/run_config.h"
-
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
@@ -13,6 +7,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "support/batch_loader.h"
+#include "support/dataset.h"
+#include "support/models.h"
+#include "support/progress.h"
+#include "support/run_config.h"
 
 namespace qat::apps {
 
@@ -40,7 +40,8 @@ struct Evaluation {
 torch::Device configured_device(const std::string& name);
 
 /// Runs all batches of a loader through `forward`, without gradient.
-Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader, torch::Device device);
+Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
+                    torch::Device device);
 
 /// The learning rate after `done` (0 to 1) of a phase that begins with rate `start`.
 /// cosine: start / 2 * (1 + cos(pi * done)). step: start, a tenth of it from 1/2, a hundredth from 3/4.
@@ -54,8 +55,10 @@ class Trainer {
 
   /// One epoch of `epochs` of a phase; the learning rate starts at `start_rate` with the phase's first epoch.
   /// Throws: c10::Error if the loss is not finite, naming phase and epoch.
-  EpochStatistics train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs, double start_rate);
-  /// Runs the configured number of batches forward in train mode, without gradient; statistics hold seconds and steps.
+  EpochStatistics train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
+                              double start_rate);
+  /// Runs the configured number of batches forward in train mode, without gradient; statistics hold seconds
+  /// and steps.
   EpochStatistics record();
   /// Tests the model in eval mode.
   Evaluation test();

@@ -1,11 +1,5 @@
 #include "support/training_run.h"
 
-#include "support/model_description.h"
-#include "support/models.h"
-#include "support/program.h"
-#include "support/report.h"
-#include "support/trainer.h"
-
 #include <qat/export/torchscript.h>
 #include <qat/schedulers/checkpoint.h>
 #include <qat/schedulers/qat_scheduler.h>
@@ -15,6 +9,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+
+#include "support/model_description.h"
+#include "support/models.h"
+#include "support/program.h"
+#include "support/report.h"
+#include "support/trainer.h"
 
 namespace qat::apps {
 namespace {
@@ -65,11 +65,13 @@ class TrainingRun {
   }
 
   ModelDescription description() const {
-    return {config_, dataset_.sample_shape(), dataset_.classes, dataset_.mean, dataset_.std, to_string(scheduler_.phase())};
+    return {config_,      dataset_.sample_shape(),      dataset_.classes, dataset_.mean,
+            dataset_.std, to_string(scheduler_.phase())};
   }
 
   /// Trains the epochs of a phase, with a row of metrics each; returns the accuracy at its end.
-  double train(const std::string& phase, std::int64_t epochs, double start_rate, const std::string& step_name) {
+  double train(const std::string& phase, std::int64_t epochs, double start_rate,
+               const std::string& step_name) {
     double seconds = 0;
     std::int64_t steps = 0;
     for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
@@ -80,9 +82,10 @@ class TrainingRun {
       result_.rows.push_back({phase, epoch + 1, statistics.loss, statistics.accuracy, last_test_.accuracy(),
                               statistics.learning_rate, statistics.seconds});
       folder_.write("metrics.csv", metrics_csv(result_.rows));
-      progress_.message(fmt::format("{} epoch {}/{}: loss {:.4f}, train accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s", phase,
-                                    epoch + 1, epochs, statistics.loss, 100 * statistics.accuracy,
-                                    100 * last_test_.accuracy(), statistics.seconds));
+      progress_.message(fmt::format(
+          "{} epoch {}/{}: loss {:.4f}, train accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s", phase,
+          epoch + 1, epochs, statistics.loss, 100 * statistics.accuracy, 100 * last_test_.accuracy(),
+          statistics.seconds));
     }
     if (epochs == 0) last_test_ = trainer_.test();
     if (steps > 0) result_.seconds_per_step.emplace_back(step_name, seconds / static_cast<double>(steps));
@@ -92,29 +95,35 @@ class TrainingRun {
   void train_float() {
     result_.float_accuracy = train("float", config_.float_epochs, config_.learning_rate, "float");
     result_.float_size_bytes = parameter_bytes(*model_.module);
-    save_checkpoint(folder_.file("checkpoints/float.qat").string(), *model_.module, description().to_entries());
+    save_checkpoint(folder_.file("checkpoints/float.qat").string(), *model_.module,
+                    description().to_entries());
   }
 
   void record() {
     scheduler_.start_recording();
     const auto statistics = trainer_.record();
-    result_.seconds_per_step.emplace_back("recording", statistics.seconds / static_cast<double>(statistics.steps));
-    progress_.message(fmt::format("recorded the ranges of {} batches, {:.1f} s", statistics.steps, statistics.seconds));
+    result_.seconds_per_step.emplace_back("recording",
+                                          statistics.seconds / static_cast<double>(statistics.steps));
+    progress_.message(
+        fmt::format("recorded the ranges of {} batches, {:.1f} s", statistics.steps, statistics.seconds));
   }
 
   void train_quantized() {
     scheduler_.start_training();
-    result_.qat_accuracy = train("qat", config_.qat_epochs, kQatRateScale * config_.learning_rate, "training");
+    result_.qat_accuracy =
+        train("qat", config_.qat_epochs, kQatRateScale * config_.learning_rate, "training");
     if (result_.rows.empty()) folder_.write("metrics.csv", metrics_csv({}));
     result_.phase = to_string(scheduler_.phase());
     result_.size_bytes = parameter_bytes(*model_.module);
     result_.digest =
-        save_checkpoint(folder_.file("model.qat").string(), *model_.module, description().to_entries()).digest;
+        save_checkpoint(folder_.file("model.qat").string(), *model_.module, description().to_entries())
+            .digest;
   }
 
   void export_and_compare() {
     const auto path = folder_.file("model.torchscript.pt");
-    export_torchscript(*model_.module, model_.forward, {example()}, path.string(), {description().to_entries()});
+    export_torchscript(*model_.module, model_.forward, {example()}, path.string(),
+                       {description().to_entries()});
     auto exported = torch::jit::load(path.string(), trainer_.device());
     exported.eval();
     const auto test = evaluate([&](const torch::Tensor& x) { return exported.forward({x}).toTensor(); },
@@ -140,11 +149,15 @@ class TrainingRun {
 }  // namespace
 
 Dataset load_configured_dataset(const RunConfig& config) {
-  return load_dataset({.name = config.data, .path = config.data_path, .limit = config.limit,
-                       .seed = static_cast<std::uint64_t>(config.seed), .synthetic = {}});
+  return load_dataset({.name = config.data,
+                       .path = config.data_path,
+                       .limit = config.limit,
+                       .seed = static_cast<std::uint64_t>(config.seed),
+                       .synthetic = {}});
 }
 
-RunResult run_training(RunConfig config, const Dataset& dataset, const OutputFolder& folder, Progress& progress) {
+RunResult run_training(RunConfig config, const Dataset& dataset, const OutputFolder& folder,
+                       Progress& progress) {
   config.threads = set_threads(config.threads);
   torch::manual_seed(static_cast<std::uint64_t>(config.seed));
   return TrainingRun(config, dataset, folder, progress).run();

@@ -9,7 +9,8 @@ torch::Tensor BatchNorm<D, Derived>::forward(const torch::Tensor& input) {
   const LayerScope scope(*this, {input});
   if (identity_) return scope.output(this->is_float() ? input : this->slot_output(this->slot_input(input)));
   this->_check_input_dim(input);
-  TORCH_CHECK_VALUE(!this->is_training() || input.numel() != input.size(1), this->describe(),
+  const bool uses_batch = this->is_training() || !this->options.track_running_stats();
+  TORCH_CHECK_VALUE(!uses_batch || input.numel() != input.size(1), this->describe(),
                     ": Expected more than 1 value per channel when training, got input size ", input.sizes());
   if (this->is_float()) return scope.output(normalize(input, this->weight, this->bias));
   const auto x = this->slot_input(input);

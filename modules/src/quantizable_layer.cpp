@@ -218,13 +218,11 @@ torch::Tensor QuantizableLayer::slot_bias(const torch::Tensor& bias, const torch
   auto* input_quantizer = dynamic_cast<Quantizer*>(input_content.get());
   auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
   if (!input_quantizer || !weight_quantizer) return held(bias);
-  const torch::NoGradGuard no_grad;
-  torch::Tensor scale =
-      input_quantizer->affine_params({}).scale * weight_quantizer->affine_params(weight).scale;
+  torch::Tensor scale = input_quantizer->affine_params({}).scale.detach() *
+                        weight_quantizer->affine_params(weight.detach()).scale.detach();
   // The weight of a transposed convolution has the channels of one group on its axis: each group repeats the
   // scales.
   if (scale.dim() == 1 && scale.size(0) != bias.size(0)) scale = scale.repeat({bias.size(0) / scale.size(0)});
-  const torch::AutoGradMode grad(!hold_);
   return bias_quantizer->forward(held(bias), scale);
 }
 

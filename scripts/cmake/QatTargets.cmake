@@ -23,27 +23,38 @@ function(qat_compile_options target)
   endif()
 endfunction()
 
-# qat_use_pch(<target>): the one precompiled header, of the parts of LibTorch that nearly every file includes. All of
-# <torch/torch.h> would cost each file more: the templates it leaves pending are instantiated in every one.
-# Files that include no torch header at all are faster without: see qat_without_pch.
+# qat_use_pch(<target> [<name> <headers>]): a precompiled header shared by all targets that give the same name; by default the
+# parts of LibTorch that nearly every file includes. All of <torch/torch.h> would cost each file more: the templates
+# it leaves pending are instantiated in every one. Files that include no torch header at all: see qat_without_pch.
 function(qat_use_pch target)
   if(NOT QAT_PCH)
     return()
   endif()
-  if(NOT TARGET qat_pch)
-    set(empty ${PROJECT_BINARY_DIR}/pch/qat_pch.cpp)
+  set(pch qat_pch)
+  set(headers <torch/types.h> <torch/nn/module.h> <torch/nn/cloneable.h> <torch/csrc/autograd/custom_function.h>)
+  if(ARGC GREATER 1)
+    set(pch ${ARGV1})
+    set(headers ${ARGV2})
+  endif()
+  if(NOT TARGET ${pch})
+    set(empty ${PROJECT_BINARY_DIR}/pch/${pch}.cpp)
     file(CONFIGURE OUTPUT ${empty} CONTENT "")
-    add_library(qat_pch OBJECT ${empty})
-    target_link_libraries(qat_pch PRIVATE qat_torch)
-    target_precompile_headers(qat_pch PRIVATE <torch/types.h> <torch/nn/module.h> <torch/nn/cloneable.h>
-                                              <torch/csrc/autograd/custom_function.h>)
-    target_compile_options(qat_pch PRIVATE -fpch-preprocess)
-    qat_compile_options(qat_pch)
+    add_library(${pch} OBJECT ${empty})
+    target_link_libraries(${pch} PRIVATE qat_torch)
+    target_precompile_headers(${pch} PRIVATE ${headers})
+    target_compile_options(${pch} PRIVATE -fpch-preprocess)
+    qat_compile_options(${pch})
   endif()
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # lets ccache see through it
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)  # programs too must use -fPIC as the header does
   target_compile_options(${target} PRIVATE $<IF:$<COMPILE_LANGUAGE:CUDA>,-Xcompiler=-fPIC,-fPIC>)
-  target_precompile_headers(${target} REUSE_FROM qat_pch)
+  target_precompile_headers(${target} REUSE_FROM ${pch})
+endfunction()
+
+# qat_join_files(<target>): compiles several files as one. Most of the time to compile a file goes into templates of LibTorch
+# that every file instantiates again, so joined files build several times faster.
+function(qat_join_files target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QAT_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # qat_without_pch(<file>...): files of the current folder that include no torch header.
@@ -79,6 +90,7 @@ function(qat_add_package target)
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_HEADERS_ONLY} ${arg_LIBRARIES})
   qat_compile_options(${target})
   qat_use_pch(${target})
+  qat_join_files(${target})
   install(TARGETS ${target} EXPORT qatTargets)
   install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endfunction()

@@ -29,7 +29,8 @@ std::filesystem::path write_toml(const TemporaryFolder& folder, const std::strin
 }  // namespace
 
 TEST_CASE("Options of qat-train set the keys of the same name", "[apps]") {
-  const auto command = train({"--out", "results", "--weight-bits=4", "--augment", "--set", "learning_rate=0.05", "--set", "batch-size=32"});
+  const auto command = train({"--out", "results", "--weight-bits=4", "--augment", "--set",
+                              "learning_rate=0.05", "--set", "batch-size=32"});
   CHECK(command.out == "results");
   RunConfig expected;
   expected.weight_bits = 4;
@@ -50,23 +51,30 @@ TEST_CASE("Options win over the file and the file over the defaults", "[apps]") 
 }
 
 TEST_CASE("case 122: qat-train refuses what it does not understand", "[apps]") {
-  CHECK_THAT(train_refusal({"--out", "x", "--wieght-bits", "4"}), Contains("--wieght-bits") && Contains("'--weight-bits'"));
-  CHECK_THAT(train_refusal({"--out", "x", "--wieght-bits=4"}), Contains("--wieght-bits") && Contains("'--weight-bits'"));
+  CHECK_THAT(train_refusal({"--out", "x", "--wieght-bits", "4"}),
+             Contains("--wieght-bits") && Contains("'--weight-bits'"));
+  CHECK_THAT(train_refusal({"--out", "x", "--wieght-bits=4"}),
+             Contains("--wieght-bits") && Contains("'--weight-bits'"));
   CHECK_THAT(train_refusal({"--out", "x", "-q"}), Contains("-q"));
   CHECK_THAT(train_refusal({"--out", "x", "stray"}), Contains("stray"));
   CHECK_THAT(train_refusal({"--out", "x", "--weight-bits"}), Contains("weight-bits"));
-  CHECK_THAT(train_refusal({"--out", "x", "--optimizer", "lion"}), Contains("--optimizer lion") && Contains("sgd, adam"));
+  CHECK_THAT(train_refusal({"--out", "x", "--optimizer", "lion"}),
+             Contains("--optimizer lion") && Contains("sgd, adam"));
   for (const auto* bits : {"0", "1.5", "-3", "99"})
-    CHECK_THAT(train_refusal({"--out", "x", "--weight-bits", bits}), Contains("--weight-bits " + std::string(bits)) && Contains("from 2 to 16"));
-  CHECK_THAT(train_refusal({"--out", "x", "--set", "momentun=0.5"}), Contains("momentun") && Contains("'momentum'"));
+    CHECK_THAT(train_refusal({"--out", "x", "--weight-bits", bits}),
+               Contains("--weight-bits " + std::string(bits)) && Contains("from 2 to 16"));
+  CHECK_THAT(train_refusal({"--out", "x", "--set", "momentun=0.5"}),
+             Contains("momentun") && Contains("'momentum'"));
   CHECK_THAT(train_refusal({"--out", "x", "--set", "momentum"}), Contains("key=value"));
   CHECK_THAT(train_refusal({"--set", "seed=1"}), Contains("--out"));
   CHECK_THAT(train_refusal({"--out", "x", "--config", "/no/such.toml"}), Contains("/no/such.toml"));
 }
 
 TEST_CASE("case 122: one key with two values is a contradiction", "[apps]") {
-  CHECK_THAT(train_refusal({"--out", "x", "--weight-bits", "4", "--weight-bits", "8"}), Contains("8") && Contains("contradicts --weight-bits 4"));
-  CHECK_THAT(train_refusal({"--out", "x", "--augment", "--set", "augment=false"}), Contains("contradicts --augment true"));
+  CHECK_THAT(train_refusal({"--out", "x", "--weight-bits", "4", "--weight-bits", "8"}),
+             Contains("8") && Contains("contradicts --weight-bits 4"));
+  CHECK_THAT(train_refusal({"--out", "x", "--augment", "--set", "augment=false"}),
+             Contains("contradicts --augment true"));
   CHECK_THAT(train_refusal({"--out", "x", "--out", "y"}), Contains("--out"));
   CHECK_NOTHROW(train({"--out", "x", "--weight-bits", "4", "--set", "weight_bits=4"}));
 }
@@ -74,7 +82,8 @@ TEST_CASE("case 122: one key with two values is a contradiction", "[apps]") {
 TEST_CASE("The help of qat-train names every key with its default", "[apps]") {
   const auto parsed = parse_train_command({"qat-train", "--help"});
   CHECK_FALSE(parsed.command);
-  for (const auto& setting : settings()) CHECK_THAT(parsed.text, Contains("--" + setting.option()));
+  for (const auto& setting : settings())
+    CHECK_THAT(parsed.text, Contains("--" + setting.option()));
   CHECK_THAT(parsed.text, Contains("(default: fashion-mnist)"));
   CHECK_FALSE(parse_train_command({"qat-train", "--version"}).command);
 }
@@ -90,5 +99,8 @@ TEST_CASE("qat-eval takes one file and options", "[apps]") {
   CHECK_THAT(usage_text([] { parse_eval_command({"qat-eval"}); }), Contains("FILE"));
   CHECK_THAT(usage_text([] { parse_eval_command({"qat-eval", "a", "b"}); }), Contains("2"));
   CHECK_THAT(usage_text([] { parse_eval_command({"qat-eval", "a", "--jsno"}); }), Contains("'--json'"));
-  CHECK_THAT(usage_text([] { parse_eval_command({"qat-eval", "a", "--data", "mnist"}); }), Contains("mnist") && Contains("fashion-mnist"));
+  CHECK_THAT(usage_text([] {
+               parse_eval_command({"qat-eval", "a", "--data", "mnist"});
+             }),
+             Contains("mnist") && Contains("fashion-mnist"));
 }

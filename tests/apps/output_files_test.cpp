@@ -1,8 +1,3 @@
-#include "support/output_folder.h"
-#include "support/progress.h"
-#include "support/report.h"
-#include "support/run_result.h"
-
 #include "data_files.h"
 #include "error_text.h"
 
@@ -12,6 +7,10 @@
 #include <sstream>
 
 #include "support/catch.h"
+#include "support/output_folder.h"
+#include "support/progress.h"
+#include "support/report.h"
+#include "support/run_result.h"
 
 using namespace qat::apps;
 using namespace qat::apps::testing;
@@ -86,7 +85,8 @@ TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {
 }
 
 TEST_CASE("The result table gives accuracy and size", "[apps]") {
-  CHECK_THAT(result_table(example_result()), Contains("75.00 %") && Contains("310.0 kB") && Contains("79.0 kB") && Contains("0 of 1000"));
+  CHECK_THAT(result_table(example_result()),
+             Contains("75.00 %") && Contains("310.0 kB") && Contains("79.0 kB") && Contains("0 of 1000"));
   CHECK(size_text(999) == "999 B");
   CHECK(size_text(1234567) == "1.23 MB");
 }

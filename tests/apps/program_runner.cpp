@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-
 #include <sys/wait.h>
 
 namespace qat::apps::testing {
@@ -14,7 +13,8 @@ namespace {
 
 std::string quoted(const std::string& text) {
   std::string result = "'";
-  for (const char character : text) result += character == '\'' ? std::string("'\\''") : std::string(1, character);
+  for (const char character : text)
+    result += character == '\'' ? std::string("'\\''") : std::string(1, character);
   return result + "'";
 }
 
@@ -32,7 +32,8 @@ ProgramOutcome run_built_program(const std::string& name, const std::vector<std:
   const auto out = folder.path() / "out";
   const auto err = folder.path() / "err";
   auto command = quoted(program.string());
-  for (const auto& argument : arguments) command += " " + quoted(argument);
+  for (const auto& argument : arguments)
+    command += " " + quoted(argument);
   command += " < /dev/null > " + quoted(out.string()) + " 2> " + quoted(err.string());
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), content(out), content(err)};

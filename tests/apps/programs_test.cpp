@@ -15,23 +15,30 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kFiles[] = {"config.toml", "metrics.csv", "summary.json",          "report.html",
-                                  "model.qat",   "model.torchscript.pt", "checkpoints/float.qat"};
+constexpr const char* kFiles[] = {"config.toml",          "metrics.csv", "summary.json",
+                                  "report.html",          "model.qat",   "model.torchscript.pt",
+                                  "checkpoints/float.qat"};
 
 std::string content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-json summary(const std::filesystem::path& folder) { return json::parse(content(folder / "summary.json")); }
+json summary(const std::filesystem::path& folder) {
+  return json::parse(content(folder / "summary.json"));
+}
 
 /// A small run of two epochs on synthetic data.
 std::vector<std::string> small_run(const std::filesystem::path& out) {
-  return {"--data", "synthetic", "--model", "lenet", "--float-epochs", "1", "--qat-epochs", "1", "--record-batches", "2",
-          "--limit", "256", "--batch-size", "32", "--threads", "1", "--seed", "5", "--out", out.string()};
+  return {"--data",       "synthetic", "--model",          "lenet", "--float-epochs", "1",
+          "--qat-epochs", "1",         "--record-batches", "2",     "--limit",        "256",
+          "--batch-size", "32",        "--threads",        "1",     "--seed",         "5",
+          "--out",        out.string()};
 }
 
-ProgramOutcome train(std::vector<std::string> arguments) { return run_built_program("qat-train", arguments); }
+ProgramOutcome train(std::vector<std::string> arguments) {
+  return run_built_program("qat-train", arguments);
+}
 
 /// The run that most cases look at; it is made once.
 struct FinishedRun {
@@ -67,17 +74,24 @@ TEST_CASE("Programs print help and version and end with status 0", "[apps]") {
 TEST_CASE("case 122: wrong options end with status 2 and make no output folder", "[apps]") {
   const TemporaryFolder folder;
   const auto out = folder.path() / "out";
-  const std::vector<std::vector<std::string>> wrong = {
-      {"--optimizer", "lion"},     {"--wieght-bits", "8"},      {"--weight-bits", "0"},     {"--weight-bits", "1.5"},
-      {"--weight-bits", "-3"},     {"--activation-bits", "99"}, {"--set", "momentun=0.9"},  {"--config", "/no/such.toml"},
-      {"--data", "synthetic", "--data-path", "/tmp"},           {"--weight-bits", "4", "--weight-bits", "8"}};
+  const std::vector<std::vector<std::string>> wrong = {{"--optimizer", "lion"},
+                                                       {"--wieght-bits", "8"},
+                                                       {"--weight-bits", "0"},
+                                                       {"--weight-bits", "1.5"},
+                                                       {"--weight-bits", "-3"},
+                                                       {"--activation-bits", "99"},
+                                                       {"--set", "momentun=0.9"},
+                                                       {"--config", "/no/such.toml"},
+                                                       {"--data", "synthetic", "--data-path", "/tmp"},
+                                                       {"--weight-bits", "4", "--weight-bits", "8"}};
   for (const auto& options : wrong) {
     auto arguments = small_run(out);
     arguments.insert(arguments.end(), options.begin(), options.end());
     const auto outcome = train(arguments);
     INFO(options[0] << " " << options[1] << ": " << outcome.standard_error);
     CHECK(outcome.status == 2);
-    CHECK_THAT(outcome.standard_error, Contains("error: ") && Contains(options[1].substr(0, options[1].find('='))));
+    CHECK_THAT(outcome.standard_error,
+               Contains("error: ") && Contains(options[1].substr(0, options[1].find('='))));
     CHECK(outcome.standard_output.empty());
     CHECK_FALSE(std::filesystem::exists(out));
   }
@@ -111,7 +125,8 @@ TEST_CASE("A small training run ends well and writes every file", "[apps]") {
   CHECK(values["codes_different"] == 0);
   CHECK(values["largest_output_difference"] == 0.0);
   CHECK(values["deployed_accuracy"] == values["qat_accuracy"]);
-  for (const auto* phase : {"float", "recording", "training"}) CHECK(values["seconds_per_step"][phase].get<double>() > 0.0);
+  for (const auto* phase : {"float", "recording", "training"})
+    CHECK(values["seconds_per_step"][phase].get<double>() > 0.0);
 
   const auto metrics = content(run.out / "metrics.csv");
   CHECK(std::count(metrics.begin(), metrics.end(), '\n') == 3);
@@ -129,7 +144,8 @@ TEST_CASE("The written configuration repeats a run to the last bit", "[apps]") {
   CHECK(summary(again)["digest"] == summary(run.out)["digest"]);
   CHECK(content(again / "config.toml") == content(run.out / "config.toml"));
 
-  const auto other = train({"--config", (run.out / "config.toml").string(), "--seed", "6", "--out", again.string()});
+  const auto other =
+      train({"--config", (run.out / "config.toml").string(), "--seed", "6", "--out", again.string()});
   REQUIRE(other.status == 0);  // into the same folder
   CHECK(summary(again)["digest"] != summary(run.out)["digest"]);
 }
@@ -177,7 +193,8 @@ TEST_CASE("case 126: qat-eval refuses files that are no model", "[apps]") {
     const auto outcome = run_built_program("qat-eval", {file.string()});
     INFO(outcome.standard_error);
     CHECK(outcome.status == 1);
-    CHECK_THAT(outcome.standard_error, Contains("error: ") && Contains(file.filename().string()) && !Contains("frame #"));
+    CHECK_THAT(outcome.standard_error,
+               Contains("error: ") && Contains(file.filename().string()) && !Contains("frame #"));
     CHECK(outcome.standard_output.empty());
   }
 }
@@ -215,8 +232,9 @@ TEST_CASE("Images of another shape than a model was trained on are refused", "[a
   folder.write("train-labels-idx1-ubyte", idx_labels(8));
   folder.write("t10k-images-idx3-ubyte", idx_images(8, 14, 14));
   folder.write("t10k-labels-idx1-ubyte", idx_labels(8));
-  const auto outcome = run_built_program("qat-eval", {(run.out / "model.qat").string(), "--data", "fashion-mnist", "--data-path",
-                                                      folder.path().string()});
+  const auto outcome = run_built_program(
+      "qat-eval",
+      {(run.out / "model.qat").string(), "--data", "fashion-mnist", "--data-path", folder.path().string()});
   CHECK(outcome.status == 1);
   CHECK_THAT(outcome.standard_error, Contains("[1, 28, 28]") && Contains("[1, 14, 14]"));
 }

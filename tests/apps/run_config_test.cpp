@@ -1,11 +1,10 @@
 #include "support/run_config.h"
 
-#include "support/models.h"
 #include "usage_text.h"
-
 #include <qat/schedulers/qat_config.h>
 
 #include "support/catch.h"
+#include "support/models.h"
 
 using namespace qat::apps;
 using namespace qat::apps::testing;
@@ -57,7 +56,9 @@ TEST_CASE("Every key of a configuration survives the way through its file", "[ap
   CHECK(from_toml(defaults.to_toml()) == defaults);
 }
 
-TEST_CASE("The default configuration is valid", "[apps]") { CHECK_NOTHROW(RunConfig{}.validate()); }
+TEST_CASE("The default configuration is valid", "[apps]") {
+  CHECK_NOTHROW(RunConfig{}.validate());
+}
 
 TEST_CASE("A file sets the keys that it names and leaves the others", "[apps]") {
   const auto config = from_toml("weight_bits = 4\nmodel = 'lenet'\nlearning_rate = 1\n");
@@ -71,8 +72,10 @@ TEST_CASE("A file sets the keys that it names and leaves the others", "[apps]") 
 
 TEST_CASE("A file with a fault is refused with its line", "[apps]") {
   const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml); }); };
-  CHECK_THAT(text("seed = 1\nweight_bitz = 8\n"), Contains("run.toml:2") && Contains("weight_bitz") && Contains("weight_bits"));
-  CHECK_THAT(text("weight_bits = 1.5"), Contains("run.toml:1") && Contains("1.5") && Contains("from 2 to 16"));
+  CHECK_THAT(text("seed = 1\nweight_bitz = 8\n"),
+             Contains("run.toml:2") && Contains("weight_bitz") && Contains("weight_bits"));
+  CHECK_THAT(text("weight_bits = 1.5"),
+             Contains("run.toml:1") && Contains("1.5") && Contains("from 2 to 16"));
   CHECK_THAT(text("weight_bits = [8]"), Contains("weight_bits") && Contains("list"));
   CHECK_THAT(text("[weight_bits]\nx = 1"), Contains("weight_bits") && Contains("table"));
   CHECK_THAT(text("augment = 1"), Contains("augment") && Contains("true or false"));
@@ -106,7 +109,8 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
                                              {"model", "resnet9", "resnet8"},
                                              {"augment", "yes", "true or false"}}));
   RunConfig config;
-  const auto text = usage_text([&] { assign_setting(config, *find_setting(wrong.key), wrong.value, "--" + wrong.key); });
+  const auto text =
+      usage_text([&] { assign_setting(config, *find_setting(wrong.key), wrong.value, "--" + wrong.key); });
   CHECK_THAT(text, Contains(wrong.key) && Contains(wrong.value) && Contains(wrong.allowed));
   CHECK(config == RunConfig{});
 }
@@ -114,16 +118,19 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
 TEST_CASE("validate checks values that were assigned in code", "[apps]") {
   RunConfig config;
   config.weight_bits = 99;
-  CHECK_THAT(usage_text([&] { config.validate(); }), Contains("weight_bits") && Contains("99") && Contains("from 2 to 16"));
+  CHECK_THAT(usage_text([&] { config.validate(); }),
+             Contains("weight_bits") && Contains("99") && Contains("from 2 to 16"));
 }
 
 TEST_CASE("case 122: values that contradict each other are refused with both names", "[apps]") {
   const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml).validate(); }); };
-  CHECK_THAT(text("data = 'synthetic'\ndata_path = '/x'"), Contains("--data synthetic") && Contains("--data-path /x"));
+  CHECK_THAT(text("data = 'synthetic'\ndata_path = '/x'"),
+             Contains("--data synthetic") && Contains("--data-path /x"));
   CHECK_THAT(text("data = 'cifar10'"), Contains("--data cifar10") && Contains("--data-path"));
   CHECK_THAT(text("limit = 10\nbatch_size = 11"), Contains("--limit 10") && Contains("--batch-size 11"));
   CHECK_NOTHROW(from_toml("limit = 11\nbatch_size = 11").validate());
-  CHECK_THAT(text("float_epochs = 0\nqat_epochs = 0"), Contains("--float-epochs 0") && Contains("--qat-epochs 0"));
+  CHECK_THAT(text("float_epochs = 0\nqat_epochs = 0"),
+             Contains("--float-epochs 0") && Contains("--qat-epochs 0"));
 }
 
 TEST_CASE("A suggestion names the nearest word and keeps silent when none is near", "[apps]") {
@@ -136,7 +143,8 @@ TEST_CASE("A suggestion names the nearest word and keeps silent when none is nea
 
 TEST_CASE("The names of models and presets are those that the library knows", "[apps]") {
   RunConfig config;
-  for (const auto& name : model_names()) CHECK(find_setting("model")->assign(config, name));
+  for (const auto& name : model_names())
+    CHECK(find_setting("model")->assign(config, name));
   for (const auto* name : {"integer_only", "tensorrt", "default"}) {
     CHECK(find_setting("preset")->assign(config, name));
     CHECK_NOTHROW(qat::preset_config(name));

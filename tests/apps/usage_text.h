@@ -1,10 +1,9 @@
 #pragma once
 
-#include "support/run_config.h"
-
 #include <string>
 
 #include "support/catch.h"
+#include "support/run_config.h"
 
 namespace qat::apps::testing {
 

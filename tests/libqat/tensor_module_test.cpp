@@ -96,7 +96,7 @@ TEST_CASE("make_tensor_module refuses texts that are no configuration") {
   CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "Quantum"})"); },
                     {"'Quantum'", "AffineQuantizer"}) == "");
   CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "AffineQuantizer"})"); },
-                    {"AffineQuantizer", "bits"}) == "");
+                    {"AffineQuantizer", "not found"}) == "");
   CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "BiasQuantizer", "rounding": "up"})"); },
                     {"'up'"}) == "");
 }

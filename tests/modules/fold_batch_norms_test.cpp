@@ -19,7 +19,7 @@ namespace {
 using Tensors = std::vector<torch::Tensor>;
 
 /// Random numbers in everything that a BatchNorm holds.
-void train(nn::BatchNormLayer& bn) {
+void set_statistics(nn::BatchNormLayer& bn) {
   const torch::NoGradGuard no_grad;
   const auto statistics = bn.statistics();
   statistics.mean.normal_();
@@ -36,7 +36,7 @@ std::vector<nn::FoldReport> fold(nn::Sequential& net, const torch::Tensor& x) {
 nn::FoldReport fold_exactly(nn::Sequential net, const torch::Tensor& x) {
   net->eval();
   for (const auto& module : net->modules(/*include_self=*/false)) {
-    if (auto* bn = dynamic_cast<nn::BatchNormLayer*>(module.get())) train(*bn);
+    if (auto* bn = dynamic_cast<nn::BatchNormLayer*>(module.get())) set_statistics(*bn);
   }
   const auto before = net->forward(x);
   const auto reports = fold(net, x);
@@ -56,7 +56,7 @@ struct Net : torch::nn::Module {
   nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(2, 2, 1).bias(false)));
   nn::BatchNorm2d bn = register_module("bn", nn::BatchNorm2d(2));
   std::vector<nn::FoldReport> fold_with(const std::function<torch::Tensor(torch::Tensor)>& forward) {
-    train(*bn);
+    set_statistics(*bn);
     const auto run = [&](const Tensors& x) { return Tensors{forward(x[0])}; };
     return nn::fold_batch_norms(*this, qat::capture(*this, run, {torch::randn({3, 2, 4, 4})}));
   }
@@ -252,7 +252,7 @@ TEST_CASE("A BatchNorm is kept behind a layer of torch and behind an occupied sl
 
 TEST_CASE("Planning a fold changes nothing", "[modules]") {
   Net net;
-  train(*net.bn);
+  set_statistics(*net.bn);
   const auto before = net.conv->weight.detach().clone();
   const auto run = [&](const Tensors& x) { return Tensors{net.bn->forward(net.conv->forward(x[0]))}; };
   const auto graph = qat::capture(net, run, {torch::randn({3, 2, 4, 4})});

@@ -14,7 +14,7 @@ void set(torch::Tensor& parameter, const torch::Tensor& value) {
   parameter.copy_(value.reshape(parameter.sizes()));
 }
 
-nn::Linear linear(const torch::Tensor& weight, const torch::Tensor& bias = {}) {
+nn::Linear make_linear(const torch::Tensor& weight, const torch::Tensor& bias = {}) {
   nn::Linear layer(nn::LinearOptions(weight.size(1), weight.size(0)).bias(bias.defined()));
   set(layer->weight, weight);
   if (bias.defined()) set(layer->bias, bias);
@@ -31,12 +31,12 @@ TEST_CASE("A slot is a child module that can be filled replaced and emptied", "[
   layer->set_slot(slots::kSecondInput, second);
   CHECK(layer->slot(slots::kSecondInput) == second);
   CHECK(layer->children().size() == 1);
-  CHECK(layer->occupied_slots() == std::vector{slots::kSecondInput});
+  CHECK((layer->occupied_slots() == std::vector{slots::kSecondInput}));
   layer->set_slot(slots::kSecondInput, nullptr);
   CHECK(layer->children().empty());
   layer->set_slot(slots::kInput, slots::recorder());
   layer->set_link(slots::kOutput, {"add.input_slot", true, layer->slot(slots::kInput)});
-  CHECK(layer->linked_slots() == std::vector{slots::kOutput});
+  CHECK((layer->linked_slots() == std::vector{slots::kOutput}));
   CHECK(layer->link(slots::kOutput)->path == "add.input_slot");
   CHECK(layer->children().size() == 1);
   layer->clear_slots();
@@ -65,7 +65,7 @@ TEST_CASE("Slots that a layer does not have are refused by name", "[modules]") {
 }
 
 TEST_CASE("Recorders see input weight bias and output and change nothing", "[modules]") {
-  const auto layer = linear(torch::tensor({{0.5F, -2.0F}}), torch::tensor({3.0F}));
+  auto layer = make_linear(torch::tensor({{0.5F, -2.0F}}), torch::tensor({3.0F}));
   for (const auto id : {slots::kInput, slots::kWeight, slots::kBias, slots::kOutput})
     layer->set_slot(id, slots::recorder());
   const auto y = layer->forward(torch::tensor({{1.0F, 4.0F}, {2.0F, -1.0F}}));
@@ -96,7 +96,7 @@ TEST_CASE("case 61: what a slot recorded is in the model's buffers", "[modules]"
 }
 
 TEST_CASE("golden V37: the bias is an int32 code at the scale of the accumulator", "[modules]") {
-  const auto layer = linear(torch::tensor({{0.5F}}), torch::tensor({1.0F}));
+  auto layer = make_linear(torch::tensor({{0.5F}}), torch::tensor({1.0F}));
   layer->set_slot(slots::kInput, slots::quantizer(0x1p-7F));
   layer->set_slot(slots::kWeight, slots::quantizer(0x1p-8F));
   layer->set_slot(slots::kBias, slots::bias_quantizer());
@@ -108,7 +108,7 @@ TEST_CASE("golden V37: the bias is an int32 code at the scale of the accumulator
 }
 
 TEST_CASE("The bias is rounded to the product of the input scale and each weight scale", "[modules]") {
-  const auto layer = linear(torch::tensor({{1.27F}, {0.5F}}), torch::tensor({0.0013F, 0.4F}));
+  auto layer = make_linear(torch::tensor({{1.27F}, {0.5F}}), torch::tensor({0.0013F, 0.4F}));
   layer->set_slot(slots::kInput, slots::quantizer(0.1F));
   layer->set_slot(slots::kWeight, slots::channel_quantizer(0));
   layer->set_slot(slots::kBias, slots::bias_quantizer());
@@ -119,7 +119,7 @@ TEST_CASE("The bias is rounded to the product of the input scale and each weight
 }
 
 TEST_CASE("A bias without a quantized input stays float", "[modules]") {
-  const auto layer = linear(torch::tensor({{0.5F}}), torch::tensor({0.123456F}));
+  auto layer = make_linear(torch::tensor({{0.5F}}), torch::tensor({0.123456F}));
   layer->set_slot(slots::kWeight, slots::quantizer(0.25F));
   layer->set_slot(slots::kBias, slots::bias_quantizer());
   CHECK(layer->forward(torch::zeros({1, 1})).item<float>() == 0.123456F);
@@ -152,7 +152,7 @@ TEST_CASE("Groups of a transposed convolution repeat the scales for the bias", "
 }
 
 TEST_CASE("case 28: a layer with one output channel has one scale", "[modules]") {
-  const auto layer = linear(torch::tensor({{0.5F, -1.27F, 0.0F, 0.01F}}));
+  auto layer = make_linear(torch::tensor({{0.5F, -1.27F, 0.0F, 0.01F}}));
   const auto weights = slots::channel_quantizer(0);
   layer->set_slot(slots::kWeight, weights);
   const auto scale = weights->affine_params(layer->weight).scale;
@@ -196,7 +196,7 @@ TEST_CASE("A link passes the tensor through another layer's slot or only knows i
   CHECK(second->forward(x).item<float>() == 0.7F);
 
   // The scale of the bias comes through a link.
-  const auto layer = linear(torch::tensor({{0.5F}}), torch::tensor({0.3F}));
+  auto layer = make_linear(torch::tensor({{0.5F}}), torch::tensor({0.3F}));
   layer->set_link(slots::kInput, {"first.output_slot", false, first->slot(slots::kOutput)});
   layer->set_slot(slots::kWeight, slots::quantizer(0.25F));
   layer->set_slot(slots::kBias, slots::bias_quantizer());
@@ -234,7 +234,7 @@ TEST_CASE("case 104: indices reach an embedding untouched", "[modules]") {
 }
 
 TEST_CASE("case 107: filling slots leaves the parameters the optimizer knows", "[modules]") {
-  const auto layer = linear(torch::tensor({{1.0F}}));
+  auto layer = make_linear(torch::tensor({{1.0F}}));
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
   const auto before = layer->weight;
   layer->set_slot(slots::kInput, slots::recorder());

@@ -306,7 +306,7 @@ TEST_CASE("B19: 64 residual blocks are placed in milliseconds", "[schedulers]") 
 }
 
 TEST_CASE("Class names are read from types", "[schedulers]") {
-  CHECK(detail::class_name("qat::nn::Conv2d") == "Conv2d");
-  CHECK(detail::class_name("qat::nn::Conv2dImpl") == "Conv2d");
-  CHECK(detail::class_name("Mine") == "Mine");
+  CHECK(qat::detail::class_name("qat::nn::Conv2d") == "Conv2d");
+  CHECK(qat::detail::class_name("qat::nn::Conv2dImpl") == "Conv2d");
+  CHECK(qat::detail::class_name("Mine") == "Mine");
 }

@@ -11,7 +11,7 @@
 namespace qat {
 namespace {
 
-constexpr const char* kWho = "capture";
+constexpr const char* kCapture = "capture";
 
 /// Builds the graph of a trace: a node for each layer and for each operation between layers.
 class GraphBuilder {
@@ -120,15 +120,15 @@ class GraphBuilder {
 
 Graph capture(torch::nn::Module& model, const ForwardFunction& forward,
               const std::vector<torch::Tensor>& example_inputs) {
-  detail::refuse_nested(kWho);
+  detail::refuse_nested(kCapture);
   const detail::ModelStateGuard guard(model, example_inputs);
   const auto trace = detail::trace_model(
       model, forward, example_inputs,
-      {.who = kWho, .returned_inputs = detail::TraceOptions::ReturnedInputs::kAlias});
-  TORCH_CHECK(!trace.layers.empty(), kWho,
+      {.who = kCapture, .returned_inputs = detail::TraceOptions::ReturnedInputs::kAlias});
+  TORCH_CHECK(!trace.layers.empty(), kCapture,
               ": no layer of the model reports itself; use qat::nn layers (namespace nn = qat::nn;), or a qat::LayerScope "
               "in the forward of your own");
-  detail::refuse_hidden_writes(trace, kWho);
+  detail::refuse_hidden_writes(trace, kCapture);
   return GraphBuilder(trace).build();
 }
 

@@ -65,6 +65,10 @@ template <Rounding rounding, int step, class T>
 
 template <class T>
 [[gnu::always_inline]] inline void pass_unclipped(const FakeQuantizeJob<T>& job, const Part<T>& part) {
+  if (job.is_leaky) {  // the slope follows in run_blocks; -inf and NaN pass too
+    std::copy(part.dy, part.dy + (part.end - part.begin), part.out);
+    return;
+  }
   const T slope_from = job.slope_from;
   const T slope_to = job.slope_to;
 #pragma omp simd

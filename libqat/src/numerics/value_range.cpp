@@ -46,6 +46,7 @@ Extremes row_extremes(const float* x, std::int64_t n) {
     std::fill_n(min, kLanes, kInfinity);
     std::fill_n(max, kLanes, -kInfinity);
     for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
         min[lane] = lesser(x[i + lane], min[lane]);
         max[lane] = greater(x[i + lane], max[lane]);
@@ -71,6 +72,7 @@ void include_interleaved(const float* x, std::int64_t rows, std::vector<Extremes
   std::vector<float> max(width, -kInfinity);
   for (std::int64_t r = 0; r < rows; ++r) {
     const float* row = x + r * static_cast<std::int64_t>(width);
+#pragma omp simd
     for (std::size_t c = 0; c < width; ++c) {
       min[c] = lesser(row[c], min[c]);
       max[c] = greater(row[c], max[c]);
@@ -94,6 +96,7 @@ std::vector<Extremes> memory_extremes(const float* x, std::int64_t elements, std
                                       std::int64_t channels) {
   constexpr std::int64_t kChunk = 32768;  // elements worth a thread
   std::vector<Extremes> result(static_cast<std::size_t>(channels));
+  if (elements == 0) return result;
   std::mutex merging;
   const bool interleaved = inner == 1 && channels > 1;
   const std::int64_t length = channels == 1 ? kChunk : (interleaved ? channels : inner);

@@ -10,11 +10,13 @@
 #include <limits>
 #include <ostream>
 #include <utility>
+#include <vector>
 
 namespace qat {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// The empty range is (kNothing, -kNothing).
+constexpr double kNothing = std::numeric_limits<double>::infinity();
 
 constexpr detail::EnumNames<RecorderKind, 5> kKindNames{{{RecorderKind::kMinMaxMinMax, "MinMaxMinMax"},
                                                          {RecorderKind::kAbsMax, "AbsMax"},
@@ -55,22 +57,21 @@ RecorderKind parse_recorder_kind(std::string_view text) {
 Recorder::Recorder(RecorderOptions options) : TensorModule("qat::Recorder"), options_(options) {
   TORCH_CHECK_VALUE(options_.decay >= 0.0 && options_.decay < 1.0,
                     "qat::Recorder: expected a decay in [0, 1), got ", options_.decay);
-  const auto shape = options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{};
-  min_val_ = register_buffer("min_val", torch::empty(shape, torch::kFloat));
-  max_val_ = register_buffer("max_val", torch::empty(shape, torch::kFloat));
+  min_val_ = register_buffer("min_val", torch::empty({}, torch::kFloat));
+  max_val_ = register_buffer("max_val", torch::empty({}, torch::kFloat));
   recorded_ = register_buffer("recorded", torch::empty({}, torch::kLong));
   reset();
 }
 
 void Recorder::reset() {
   const torch::NoGradGuard no_grad;
-  resize_state(options_.axis ? torch::IntArrayRef{0} : torch::IntArrayRef{});
+  resize_state(options_.axis ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{});
   recorded_.zero_();
 }
 
 void Recorder::resize_state(torch::IntArrayRef shape) {
   // nnabla starts at 0; an empty range is the neutral start.
-  const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kInfinity;
+  const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kNothing;
   min_val_.set_data(torch::full(shape, start, min_val_.options()));
   max_val_.set_data(torch::full(shape, -start, max_val_.options()));
 }
@@ -126,7 +127,7 @@ void Recorder::update(torch::Tensor min, torch::Tensor max) {
 ValueRange Recorder::range() const {
   TORCH_CHECK(recorded() > 0, "qat::Recorder: nothing was recorded; run some batches in train mode first");
   const torch::NoGradGuard no_grad;
-  const auto unseen = min_val_ == kInfinity;
+  const auto unseen = min_val_ == kNothing;
   return {min_val_.masked_fill(unseen, 0.0), max_val_.masked_fill(unseen, 0.0)};
 }
 

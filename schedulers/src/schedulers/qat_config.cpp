@@ -20,9 +20,6 @@ std::string to_string(BatchNormFolding folding) {
 std::string to_string(ActivationRange range) {
   return range == ActivationRange::kAuto ? "auto" : "signed";
 }
-std::string to_string(StraightThrough kind) {
-  return kind == StraightThrough::kClipped ? "clipped" : "unclipped";
-}
 
 // Reads the name of one of two enumerators.
 template <class Enum>

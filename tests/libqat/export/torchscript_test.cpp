@@ -155,7 +155,10 @@ TEST_CASE("export_torchscript refuses a baked batch size and names operator and 
                   "  aten::view after a: size is [2, -1], with one sample more [3, -1]\n") == 0);
   const auto zeros = error_of([&] {
     export_function(
-        {{"a", a}}, [&](const torch::Tensor& x) { return a->forward(x) + torch::zeros({x.size(0), 1, 1, 1}); },
+        {{"a", a}}, [&](const torch::Tensor& x) {
+          const auto y = a->forward(x);
+          return y + torch::zeros({x.size(0), 1, 1, 1});
+        },
         folder.file("m.pt"), {2, 1, 4, 4});
   });
   INFO(zeros);
@@ -318,7 +321,7 @@ TEST_CASE("case 117: an export in the middle of training changes nothing", "[exp
 TEST_CASE("Python loads an exported model and computes the same", "[export]") {
   const auto* python = std::getenv("QAT_PYTHON");
   if (!python) {
-    WARN("skipped: set QAT_PYTHON to a Python with torch, scripts/test.sh does");
+    WARN("skipped: set QAT_PYTHON to a Python that has torch");
     return;
   }
   const Folder folder;

@@ -215,7 +215,6 @@ TEST_CASE("capture lets later readers see what was written in place", "[graph]")
 TEST_CASE("capture refuses in place writes into views and names operator and layer", "[graph]") {
   auto a = linear(4, 4);
   auto b = linear(4, 4);
-  const FromFunction::Layers layers = {{"first.a", a}, {"b", b}};
   const FromFunction::Layers named = {{"a", a}, {"b", b}};
   using Function = std::function<torch::Tensor(const torch::Tensor&)>;
   const std::vector<std::pair<std::string, Function>> cases = {

@@ -1,6 +1,5 @@
 #include <qat/numerics/value_range.h>
 
-
 #include <algorithm>
 #include <cmath>
 #include <limits>

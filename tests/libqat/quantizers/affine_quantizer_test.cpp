@@ -176,7 +176,7 @@ TEST_CASE("set_params names what it refuses and changes nothing") {
   CHECK(error_lacks([&] { quantizer.set_params(torch::tensor(1.0F), torch::tensor(0, torch::kInt)); },
                     {"[channels]"}) == "");
   CHECK(error_lacks([&] { quantizer.set_params(scale(1), torch::tensor({0}, torch::kInt)); },
-                    {"one shape", "[2]", "[1]"}) == "");
+                    {"[channels]", "[2]", "[1]"}) == "");
   CHECK_FALSE(quantizer.has_range());
   quantizer.set_params(scale(2), zeros);
   CHECK(mismatch(quantizer.forward(torch::tensor({3.2F, 3.2F})), torch::tensor({3.0F, 4.0F})) == "");

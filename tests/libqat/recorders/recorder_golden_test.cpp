@@ -1,6 +1,5 @@
 #include <qat/recorders/recorder.h>
 
-
 #include <nlohmann/json.hpp>
 
 #include <cmath>

@@ -1,7 +1,6 @@
 #include <qat/recorders/recorder.h>
 #include <qat/tensor_module.h>
 
-
 #include <cstdint>
 #include <memory>
 #include <optional>

@@ -54,6 +54,7 @@ class BatchNorm : public Quantizable<torch::nn::BatchNormImplBase<D, Derived>>, 
 class BatchNorm1dImpl : public BatchNorm<1, BatchNorm1dImpl> {
  public:
   using BatchNorm<1, BatchNorm1dImpl>::BatchNorm;
+  torch::Tensor forward(const torch::Tensor& input) { return BatchNorm::forward(input); }
 
  protected:
   void _check_input_dim(const torch::Tensor& input) override;
@@ -61,6 +62,7 @@ class BatchNorm1dImpl : public BatchNorm<1, BatchNorm1dImpl> {
 class BatchNorm2dImpl : public BatchNorm<2, BatchNorm2dImpl> {
  public:
   using BatchNorm<2, BatchNorm2dImpl>::BatchNorm;
+  torch::Tensor forward(const torch::Tensor& input) { return BatchNorm::forward(input); }
 
  protected:
   void _check_input_dim(const torch::Tensor& input) override;
@@ -68,6 +70,7 @@ class BatchNorm2dImpl : public BatchNorm<2, BatchNorm2dImpl> {
 class BatchNorm3dImpl : public BatchNorm<3, BatchNorm3dImpl> {
  public:
   using BatchNorm<3, BatchNorm3dImpl>::BatchNorm;
+  torch::Tensor forward(const torch::Tensor& input) { return BatchNorm::forward(input); }
 
  protected:
   void _check_input_dim(const torch::Tensor& input) override;

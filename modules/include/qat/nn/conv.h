@@ -23,17 +23,22 @@ class ConvLayer : public QuantizableWeighted<torch::nn::ConvNdImpl<D, Derived>> 
   std::int64_t output_channels() const final { return this->options.out_channels(); }
 };
 
+// Each class has a forward of its own: Sequential::at<Conv2dImpl>() looks for it there.
+
 class Conv1dImpl : public ConvLayer<1, Conv1dImpl> {
  public:
   using ConvLayer<1, Conv1dImpl>::ConvLayer;
+  torch::Tensor forward(const torch::Tensor& input) { return ConvLayer::forward(input); }
 };
 class Conv2dImpl : public ConvLayer<2, Conv2dImpl> {
  public:
   using ConvLayer<2, Conv2dImpl>::ConvLayer;
+  torch::Tensor forward(const torch::Tensor& input) { return ConvLayer::forward(input); }
 };
 class Conv3dImpl : public ConvLayer<3, Conv3dImpl> {
  public:
   using ConvLayer<3, Conv3dImpl>::ConvLayer;
+  torch::Tensor forward(const torch::Tensor& input) { return ConvLayer::forward(input); }
 };
 TORCH_MODULE(Conv1d);
 TORCH_MODULE(Conv2d);
@@ -66,14 +71,26 @@ class ConvTransposeLayer : public QuantizableWeighted<torch::nn::ConvTransposeNd
 class ConvTranspose1dImpl : public ConvTransposeLayer<1, ConvTranspose1dImpl> {
  public:
   using ConvTransposeLayer<1, ConvTranspose1dImpl>::ConvTransposeLayer;
+  torch::Tensor forward(const torch::Tensor& input,
+                        const std::optional<at::IntArrayRef>& output_size = std::nullopt) {
+    return ConvTransposeLayer::forward(input, output_size);
+  }
 };
 class ConvTranspose2dImpl : public ConvTransposeLayer<2, ConvTranspose2dImpl> {
  public:
   using ConvTransposeLayer<2, ConvTranspose2dImpl>::ConvTransposeLayer;
+  torch::Tensor forward(const torch::Tensor& input,
+                        const std::optional<at::IntArrayRef>& output_size = std::nullopt) {
+    return ConvTransposeLayer::forward(input, output_size);
+  }
 };
 class ConvTranspose3dImpl : public ConvTransposeLayer<3, ConvTranspose3dImpl> {
  public:
   using ConvTransposeLayer<3, ConvTranspose3dImpl>::ConvTransposeLayer;
+  torch::Tensor forward(const torch::Tensor& input,
+                        const std::optional<at::IntArrayRef>& output_size = std::nullopt) {
+    return ConvTransposeLayer::forward(input, output_size);
+  }
 };
 TORCH_MODULE(ConvTranspose1d);
 TORCH_MODULE(ConvTranspose2d);
