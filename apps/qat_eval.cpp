@@ -22,8 +22,8 @@ Dataset test_data(const EvalCommand& command, const ModelDescription& descriptio
   config.validate();
   auto dataset = load_configured_dataset(config);
   TORCH_CHECK(dataset.sample_shape() == description.input_shape, command.file.string(),
-              ": expects images of shape ", description.input_shape, ", --data ", config.data, " has ",
-              dataset.sample_shape());
+              ": expects images of shape ", torch::IntArrayRef(description.input_shape), ", --data ",
+              config.data, " has ", torch::IntArrayRef(dataset.sample_shape()));
   dataset.mean = description.input_mean;
   dataset.std = description.input_std;
   return dataset;

@@ -195,7 +195,8 @@ Model make_model(std::string_view name, const std::vector<std::int64_t>& sample_
   TORCH_CHECK_VALUE(builder != builders().end(), "make_model: unknown model '", name, "'; there are ",
                     c10::Join(", ", model_names()));
   TORCH_CHECK_VALUE(sample_shape.size() == 3 && sample_shape[0] > 0,
-                    "make_model: expected a sample of shape [channels, height, width], got ", sample_shape);
+                    "make_model: expected a sample of shape [channels, height, width], got ",
+                    torch::IntArrayRef(sample_shape));
   TORCH_CHECK_VALUE(sample_shape[1] >= kSmallestSide && sample_shape[2] >= kSmallestSide, "make_model: '",
                     name, "' needs images of at least ", kSmallestSide, " x ", kSmallestSide, " pixels, got ",
                     sample_shape[1], " x ", sample_shape[2]);

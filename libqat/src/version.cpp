@@ -2,6 +2,8 @@
 
 namespace qat {
 
-const char* version() { return QAT_VERSION_TEXT; }
+const char* version() {
+  return QAT_VERSION_TEXT;
+}
 
 }  // namespace qat

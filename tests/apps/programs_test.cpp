@@ -74,8 +74,9 @@ TEST_CASE("Programs print help and version and end with status 0", "[apps]") {
 TEST_CASE("case 122: wrong options end with status 2 and make no output folder", "[apps]") {
   const TemporaryFolder folder;
   const auto out = folder.path() / "out";
+  // The second word of each is named in the message.
   const std::vector<std::vector<std::string>> wrong = {{"--optimizer", "lion"},
-                                                       {"--wieght-bits", "8"},
+                                                       {"--augment", "--wieght-bits"},
                                                        {"--weight-bits", "0"},
                                                        {"--weight-bits", "1.5"},
                                                        {"--weight-bits", "-3"},

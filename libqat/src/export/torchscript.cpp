@@ -1,7 +1,6 @@
-#include <qat/export/torchscript.h>
-
 #include "graph/model_state_guard.h"
 #include "graph/trace.h"
+#include <qat/export/torchscript.h>
 
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -54,8 +53,8 @@ std::vector<torch::Tensor> with_larger_batch(const std::vector<torch::Tensor>& i
       larger.push_back(input);
       continue;
     }
-    TORCH_CHECK_VALUE(input.size(0) > 0, kWho, ": expected at least one sample, got example input ", larger.size(),
-                      " of shape ", input.sizes());
+    TORCH_CHECK_VALUE(input.size(0) > 0, kWho, ": expected at least one sample, got example input ",
+                      larger.size(), " of shape ", input.sizes());
     larger.push_back(torch::cat({input, input.narrow(0, 0, 1)}));
   }
   return larger;
@@ -79,20 +78,22 @@ void refuse_baked_sizes(const detail::Trace& trace, const detail::Trace& larger)
   };
   std::string baked;
   for (std::size_t i = 0; i < std::min(nodes.size(), others.size()); ++i) {
-    TORCH_CHECK(nodes[i]->op == others[i]->op && nodes[i]->constants.size() == others[i]->constants.size(), kWho,
-                ": the model runs ", nodes[i]->op, place(*nodes[i]), " at one batch size and ", others[i]->op,
-                " at another; its forward must not branch on the batch size");
+    TORCH_CHECK(nodes[i]->op == others[i]->op && nodes[i]->constants.size() == others[i]->constants.size(),
+                kWho, ": the model runs ", nodes[i]->op, place(*nodes[i]), " at one batch size and ",
+                others[i]->op, " at another; its forward must not branch on the batch size");
     for (std::size_t j = 0; j < nodes[i]->constants.size(); ++j) {
       const auto& [argument, value] = nodes[i]->constants[j];
       const auto& other = others[i]->constants[j].value;
       if (value == other) continue;
-      baked += fmt::format("\n  {}{}: {} is {}, with one sample more {}", nodes[i]->op, place(*nodes[i]), argument, value, other);
+      baked += fmt::format("\n  {}{}: {} is {}, with one sample more {}", nodes[i]->op, place(*nodes[i]),
+                           argument, value, other);
     }
   }
   TORCH_CHECK(baked.empty(), kWho, ": the batch size is baked into", baked,
               "\nwrite -1 for the batch dimension, or flatten(1)");
-  TORCH_CHECK(nodes.size() == others.size(), kWho, ": the model runs ", nodes.size(), " operators at one batch size and ",
-              others.size(), " at another; its forward must not branch on the batch size");
+  TORCH_CHECK(nodes.size() == others.size(), kWho, ": the model runs ", nodes.size(),
+              " operators at one batch size and ", others.size(),
+              " at another; its forward must not branch on the batch size");
 }
 
 void write(const detail::Trace& trace, const TorchScriptOptions& options, const std::filesystem::path& file,
@@ -109,9 +110,11 @@ void write(const detail::Trace& trace, const TorchScriptOptions& options, const 
 void compare(const torch::Tensor& live, const torch::Tensor& loaded, const std::string& what) {
   TORCH_CHECK(live.sizes() == loaded.sizes() && live.scalar_type() == loaded.scalar_type(), what, " is ",
               loaded.toString(), loaded.sizes(), ", the model gives ", live.toString(), live.sizes());
-  const auto same = ((live == loaded) & (live.signbit() == loaded.signbit())) | (live.isnan() & loaded.isnan());
+  const auto same =
+      ((live == loaded) & (live.signbit() == loaded.signbit())) | (live.isnan() & loaded.isnan());
   const auto different = same.numel() - same.sum().item<std::int64_t>();
-  TORCH_CHECK(different == 0, what, " differs from the model's in ", different, " of ", same.numel(), " elements, by up to ",
+  TORCH_CHECK(different == 0, what, " differs from the model's in ", different, " of ", same.numel(),
+              " elements, by up to ",
               (live.to(torch::kDouble) - loaded.to(torch::kDouble)).abs().nan_to_num().max().item<double>());
 }
 
@@ -122,7 +125,8 @@ void check_file(const std::filesystem::path& file, const std::string& path, cons
   auto loaded = torch::jit::load(file.string());
   const auto clones = [&] {
     std::vector<torch::Tensor> copies;
-    for (const auto& input : inputs) copies.push_back(input.detach().clone());
+    for (const auto& input : inputs)
+      copies.push_back(input.detach().clone());
     return copies;
   };
   const auto expected = forward(clones());
@@ -132,7 +136,8 @@ void check_file(const std::filesystem::path& file, const std::string& path, cons
   if (result.isTensor()) {
     outputs.push_back(result.toTensor());
   } else {
-    for (const auto& element : result.toTupleRef().elements()) outputs.push_back(element.toTensor());
+    for (const auto& element : result.toTupleRef().elements())
+      outputs.push_back(element.toTensor());
   }
   TORCH_CHECK(outputs.size() == expected.size(), kWho, ": ", path, " read back gives ", outputs.size(),
               " outputs, the model gives ", expected.size());

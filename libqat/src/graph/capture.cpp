@@ -1,7 +1,6 @@
-#include <qat/graph/capture.h>
-
 #include "graph/model_state_guard.h"
 #include "graph/trace.h"
+#include <qat/graph/capture.h>
 
 #include <fmt/format.h>
 
@@ -30,9 +29,11 @@ class GraphBuilder {
       if (node.layer < 0 && live[i] && !node.inputs.empty()) add_operation(node);
     }
     add_layers_before(static_cast<std::int64_t>(trace_.nodes.size()));
-    for (const auto value : trace_.outputs) graph_.outputs.push_back(tensor(value));
+    for (const auto value : trace_.outputs)
+      graph_.outputs.push_back(tensor(value));
     for (const auto& node : graph_.nodes) {
-      for (const auto input : node.inputs) graph_.tensors[input].consumers.push_back(node.id);
+      for (const auto input : node.inputs)
+        graph_.tensors[input].consumers.push_back(node.id);
     }
     return std::move(graph_);
   }
@@ -55,15 +56,19 @@ class GraphBuilder {
     const auto id = added.id;
     for (const auto written : node.writes) {
       const auto producer = trace_.values[written].node;
-      const bool view = producer >= 0 && trace_.nodes[producer].writes.empty() && !trace_.nodes[producer].aliases.empty();
+      const bool view =
+          producer >= 0 && trace_.nodes[producer].writes.empty() && !trace_.nodes[producer].aliases.empty();
       graph_.nodes[id].in_place_on_view = graph_.nodes[id].in_place_on_view || view;
     }
-    for (const auto output : node.outputs) add_output(id, output);
+    for (const auto output : node.outputs)
+      add_output(id, output);
   }
 
-  GraphNode& add_node(GraphNode::Kind kind, std::string type, std::string path, const std::vector<std::int64_t>& inputs) {
+  GraphNode& add_node(GraphNode::Kind kind, std::string type, std::string path,
+                      const std::vector<std::int64_t>& inputs) {
     std::vector<std::int64_t> tensors;
-    for (const auto value : inputs) tensors.push_back(tensor(value));
+    for (const auto value : inputs)
+      tensors.push_back(tensor(value));
     GraphNode node;
     node.id = static_cast<std::int64_t>(graph_.nodes.size());
     node.kind = kind;
@@ -75,7 +80,8 @@ class GraphBuilder {
 
   void add_output(std::int64_t node, std::int64_t value) {
     auto& producer = graph_.nodes[node];
-    std::string name = producer.kind == GraphNode::Kind::kLayer ? producer.path : fmt::format("{}#{}", producer.type, node);
+    std::string name =
+        producer.kind == GraphNode::Kind::kLayer ? producer.path : fmt::format("{}#{}", producer.type, node);
     if (producer.call > 0) name += fmt::format("#{}", producer.call);
     name += producer.outputs.empty() ? ".out" : fmt::format(".out{}", producer.outputs.size());
     add_tensor(value, GraphTensor::Kind::kActivation, std::move(name));
@@ -94,7 +100,8 @@ class GraphBuilder {
     graph_.tensors.push_back(std::move(tensor));
   }
 
-  /// The tensor of a value; one that is met for the first time is a parameter, a constant, or a by-product of a layer.
+  /// The tensor of a value; one that is met for the first time is a parameter, a constant, or a by-product of
+  /// a layer.
   std::int64_t tensor(std::int64_t value) {
     if (tensor_of_[value] >= 0) return tensor_of_[value];
     const auto& description = trace_.values[value];
@@ -122,11 +129,12 @@ Graph capture(torch::nn::Module& model, const ForwardFunction& forward,
               const std::vector<torch::Tensor>& example_inputs) {
   detail::refuse_nested(kCapture);
   const detail::ModelStateGuard guard(model, example_inputs);
-  const auto trace = detail::trace_model(
-      model, forward, example_inputs,
-      {.who = kCapture, .returned_inputs = detail::TraceOptions::ReturnedInputs::kAlias});
+  const auto trace =
+      detail::trace_model(model, forward, example_inputs,
+                          {.who = kCapture, .returned_inputs = detail::TraceOptions::ReturnedInputs::kAlias});
   TORCH_CHECK(!trace.layers.empty(), kCapture,
-              ": no layer of the model reports itself; use qat::nn layers (namespace nn = qat::nn;), or a qat::LayerScope "
+              ": no layer of the model reports itself; use qat::nn layers (namespace nn = qat::nn;), or a "
+              "qat::LayerScope "
               "in the forward of your own");
   detail::refuse_hidden_writes(trace, kCapture);
   return GraphBuilder(trace).build();

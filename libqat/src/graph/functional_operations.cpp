@@ -19,21 +19,50 @@ std::string_view short_name(const GraphNode& node) {
 
 /// Operations that only look at a tensor differently, or move its elements.
 bool only_moves(const GraphNode& node) {
-  static const std::unordered_set<std::string_view> names = {
-      "view",          "view_as",        "reshape",        "reshape_as",       "flatten",
-      "unflatten",     "ravel",          "permute",        "transpose",        "t",
-      "numpy_T",       "movedim",        "squeeze",        "unsqueeze",        "expand",
-      "expand_as",     "contiguous",     "clone",          "alias",            "detach",
-      "slice",         "select",         "narrow",         "index_select",     "chunk",
-      "split",         "tensor_split",   "unbind",         "split_with_sizes", "flip",
-      "roll",          "repeat",         "dropout",        "feature_dropout",  "alpha_dropout",
-      "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"};
+  static const std::unordered_set<std::string_view> names = {"view",
+                                                             "view_as",
+                                                             "reshape",
+                                                             "reshape_as",
+                                                             "flatten",
+                                                             "unflatten",
+                                                             "ravel",
+                                                             "permute",
+                                                             "transpose",
+                                                             "t",
+                                                             "numpy_T",
+                                                             "movedim",
+                                                             "squeeze",
+                                                             "unsqueeze",
+                                                             "expand",
+                                                             "expand_as",
+                                                             "contiguous",
+                                                             "clone",
+                                                             "alias",
+                                                             "detach",
+                                                             "slice",
+                                                             "select",
+                                                             "narrow",
+                                                             "index_select",
+                                                             "chunk",
+                                                             "split",
+                                                             "tensor_split",
+                                                             "unbind",
+                                                             "split_with_sizes",
+                                                             "flip",
+                                                             "roll",
+                                                             "repeat",
+                                                             "dropout",
+                                                             "feature_dropout",
+                                                             "alpha_dropout",
+                                                             "pixel_shuffle",
+                                                             "pixel_unshuffle",
+                                                             "channel_shuffle"};
   return node.kind == GraphNode::Kind::kOperation && names.contains(short_name(node));
 }
 
 bool is_max_pool(std::string_view name) {
-  return name.starts_with("max_pool") || name.starts_with("adaptive_max_pool") || name.starts_with("MaxPool") ||
-         name.starts_with("AdaptiveMaxPool");
+  return name.starts_with("max_pool") || name.starts_with("adaptive_max_pool") ||
+         name.starts_with("MaxPool") || name.starts_with("AdaptiveMaxPool");
 }
 
 /// The layer for an operation, without "qat::nn::"; "" if there is none.
@@ -59,8 +88,12 @@ std::string layer_for(const Graph& graph, const GraphNode& node) {
       {"embedding", "Embedding"},
   };
   static const std::unordered_map<std::string_view, std::string_view> families = {
-      {"conv", "Conv"},         {"conv_transpose", "ConvTranspose"},       {"max_pool", "MaxPool"},
-      {"avg_pool", "AvgPool"},  {"adaptive_max_pool", "AdaptiveMaxPool"},  {"adaptive_avg_pool", "AdaptiveAvgPool"},
+      {"conv", "Conv"},
+      {"conv_transpose", "ConvTranspose"},
+      {"max_pool", "MaxPool"},
+      {"avg_pool", "AvgPool"},
+      {"adaptive_max_pool", "AdaptiveMaxPool"},
+      {"adaptive_avg_pool", "AdaptiveAvgPool"},
   };
   const auto name = short_name(node);
   if (const auto found = layers.find(name); found != layers.end()) return std::string(found->second);
@@ -75,7 +108,8 @@ std::string layer_for(const Graph& graph, const GraphNode& node) {
     return fmt::format("BatchNorm{}d", std::max<std::size_t>(input.size(), 3) - 2);
   }
   // A mean over all positions: [N, C, H, W] to [N, C] or [N, C, 1, 1].
-  const bool keeps_channels = input.size() == 4 && output.size() >= 2 && std::equal(input.begin(), input.begin() + 2, output.begin());
+  const bool keeps_channels =
+      input.size() == 4 && output.size() >= 2 && std::equal(input.begin(), input.begin() + 2, output.begin());
   if (name == "mean" && keeps_channels && (output.size() == 2 || (output[2] == 1 && output[3] == 1))) {
     return "AdaptiveAvgPool2d";
   }
@@ -98,7 +132,8 @@ std::vector<std::vector<std::string>> sources_of(const Graph& graph) {
       if (producer.kind == GraphNode::Kind::kLayer) {
         add_once(sources[node.id], producer.path);
       } else {
-        for (const auto& name : sources[producer.id]) add_once(sources[node.id], name);
+        for (const auto& name : sources[producer.id])
+          add_once(sources[node.id], name);
       }
     }
   }
@@ -114,7 +149,8 @@ std::vector<std::vector<std::string>> readers_of(const Graph& graph) {
         if (graph.nodes[consumer].kind == GraphNode::Kind::kLayer) {
           add_once(readers[node->id], graph.nodes[consumer].path);
         } else {
-          for (const auto& name : readers[consumer]) add_once(readers[node->id], name);
+          for (const auto& name : readers[consumer])
+            add_once(readers[node->id], name);
         }
       }
       if (std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end()) {
@@ -132,8 +168,8 @@ bool keeps_codes(const GraphNode& node) {
   if (is_max_pool(name)) return true;
   if (node.kind == GraphNode::Kind::kOperation) return only_moves(node);
   static const std::unordered_set<std::string_view> layers = {
-      "Flatten",   "Unflatten", "Identity",       "Dropout",      "Dropout2d",
-      "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "PixelShuffle", "PixelUnshuffle"};
+      "Flatten",      "Unflatten",           "Identity",     "Dropout",       "Dropout2d", "Dropout3d",
+      "AlphaDropout", "FeatureAlphaDropout", "PixelShuffle", "PixelUnshuffle"};
   return layers.contains(name);
 }
 
@@ -157,10 +193,11 @@ std::vector<FunctionalOperation> functional_operations(const Graph& graph) {
 std::string functional_report(const Graph& graph) {
   std::string report;
   for (const auto& operation : functional_operations(graph)) {
-    report += fmt::format("{} between {} and {}: {}\n", operation.type, fmt::join(operation.after, ", "),
-                          fmt::join(operation.before, ", "),
-                          operation.use_instead.empty() ? "there is no layer for it, its result is not quantized"
-                                                        : fmt::format("use {}", operation.use_instead));
+    report +=
+        fmt::format("{} between {} and {}: {}\n", operation.type, fmt::join(operation.after, ", "),
+                    fmt::join(operation.before, ", "),
+                    operation.use_instead.empty() ? "there is no layer for it, its result is not quantized"
+                                                  : fmt::format("use {}", operation.use_instead));
   }
   return report;
 }

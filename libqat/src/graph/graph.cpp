@@ -6,7 +6,9 @@
 namespace qat {
 namespace {
 
-std::string shape_text(const GraphTensor& tensor) { return fmt::format("[{}]", fmt::join(tensor.shape, ", ")); }
+std::string shape_text(const GraphTensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+}
 
 /// "features.3", "features.3#1" for its second call, "aten::add".
 std::string title(const GraphNode& node) {
@@ -36,7 +38,8 @@ const GraphNode* Graph::find_layer(const std::string& path, std::int64_t call) c
 std::string Graph::to_text() const {
   const auto list = [&](const std::vector<std::int64_t>& ids) {
     std::vector<std::string> texts;
-    for (const auto id : ids) texts.push_back(fmt::format("%{}{}", id, shape_text(tensors[id])));
+    for (const auto id : ids)
+      texts.push_back(fmt::format("%{}{}", id, shape_text(tensors[id])));
     return fmt::format("{}", fmt::join(texts, ", "));
   };
   std::string text;
@@ -63,7 +66,8 @@ std::string Graph::to_dot() const {
                        quoted(shape_text(tensor)));
   };
   for (const auto& node : nodes) {
-    for (const auto input : node.inputs) edge(input, fmt::format("n{}", node.id));
+    for (const auto input : node.inputs)
+      edge(input, fmt::format("n{}", node.id));
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto name = fmt::format("output{}", i);

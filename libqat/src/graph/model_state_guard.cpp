@@ -16,10 +16,13 @@ ModelStateGuard::ModelStateGuard(torch::nn::Module& model, const std::vector<tor
   std::vector<torch::Device> devices = {torch::Device(torch::kCPU)};
   const auto note_device = [&](const torch::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_cuda()) return;
-    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) devices.push_back(tensor.device());
+    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end())
+      devices.push_back(tensor.device());
   };
-  for (const auto& input : inputs) note_device(input);
-  for (const auto& parameter : model.parameters()) note_device(parameter);
+  for (const auto& input : inputs)
+    note_device(input);
+  for (const auto& parameter : model.parameters())
+    note_device(parameter);
   for (const auto& buffer : model.buffers()) {
     note_device(buffer);
     if (!buffer.is_inference()) buffers_.push_back({buffer, buffer.clone(), buffer._version()});

@@ -10,8 +10,9 @@
 
 namespace qat::detail {
 
-/// Puts a model into eval mode without gradient and, at the end of its life, everything back as it was: each module's own train
-/// flag, the buffers' values, the random state of the CPU and of the devices that the model lives on.
+/// Puts a model into eval mode without gradient and, at the end of its life, everything back as it was: each
+/// module's own train flag, the buffers' values, the random state of the CPU and of the devices that the
+/// model lives on.
 class ModelStateGuard {
  public:
   ModelStateGuard(torch::nn::Module& model, const std::vector<torch::Tensor>& inputs);

@@ -43,7 +43,8 @@ jit::Module mirror(const torch::nn::Module& module, const std::shared_ptr<jit::C
   jit::Module result(class_name(module), unit, /*shouldMangle=*/true);
   result.register_attribute("training", c10::BoolType::get(), module.is_training());
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-    if (parameter.value().defined()) result.register_parameter(parameter.key(), parameter.value(), /*is_buffer=*/false);
+    if (parameter.value().defined())
+      result.register_parameter(parameter.key(), parameter.value(), /*is_buffer=*/false);
   }
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
     if (buffer.value().defined()) result.register_buffer(buffer.key(), buffer.value());
@@ -93,8 +94,9 @@ class TraceListener : public CaptureListener {
   torch::Tensor leave(const torch::nn::Module& layer, const torch::Tensor& output) override {
     if (--depth_ > 0) return output;
     auto& raw = layers_.back();
-    TORCH_CHECK(depth_ == 0 && raw.module == &layer, options_.who, ": ", raw.path, " (", layer_type(*raw.module),
-                ") began and did not report an output before ", layer_type(layer), " did");
+    TORCH_CHECK(depth_ == 0 && raw.module == &layer, options_.who, ": ", raw.path, " (",
+                layer_type(*raw.module), ") began and did not report an output before ", layer_type(layer),
+                " did");
     TORCH_CHECK_VALUE(output.defined(), options_.who, ": ", raw.path, " (", layer_type(layer),
                       ") returned an undefined tensor");
     torch::Tensor result = output;
@@ -111,7 +113,8 @@ class TraceListener : public CaptureListener {
   }
 
   void finish() const {
-    TORCH_CHECK(depth_ == 0, options_.who, ": ", layers_.back().path, " (", layer_type(*layers_.back().module),
+    TORCH_CHECK(depth_ == 0, options_.who, ": ", layers_.back().path, " (",
+                layer_type(*layers_.back().module),
                 ") began and did not report its output; return scope.output(y)");
   }
 
@@ -125,7 +128,8 @@ class TraceListener : public CaptureListener {
   static jit::Node* last_node() { return jit::tracer::getTracingState()->graph->return_node()->prev(); }
   std::int64_t index() const { return static_cast<std::int64_t>(layers_.size()) - 1; }
   void tag_nodes() {
-    for (auto* node = last_node(); node != layers_.back().before; node = node->prev()) layer_of_[node] = index();
+    for (auto* node = last_node(); node != layers_.back().before; node = node->prev())
+      layer_of_[node] = index();
   }
 
   TraceOptions options_;
@@ -163,7 +167,8 @@ class TraceReader {
     }
     begin_layers();
     for (std::size_t i = 0; i < trace_.layers.size(); ++i) {
-      for (auto* input : listener_.layers()[i].inputs) trace_.layers[i].inputs.push_back(value_id(input));
+      for (auto* input : listener_.layers()[i].inputs)
+        trace_.layers[i].inputs.push_back(value_id(input));
       trace_.layers[i].output = value_id(listener_.layers()[i].output);
     }
   }
@@ -179,7 +184,9 @@ class TraceReader {
   }
 
  private:
-  static bool is_tensor(const jit::Value* value) { return value->type()->isSubtypeOf(*c10::TensorType::get()); }
+  static bool is_tensor(const jit::Value* value) {
+    return value->type()->isSubtypeOf(*c10::TensorType::get());
+  }
 
   std::int64_t new_value(const jit::Value* value, TraceValue description) {
     if (const auto type = value->type()->cast<c10::TensorType>()) {
@@ -195,28 +202,33 @@ class TraceReader {
   void collect_tensors(const jit::Value* value, std::vector<std::int64_t>& ids) {
     if (is_tensor(value)) {
       ids.push_back(value_id(value));
-    } else if (value->node()->kind() == c10::prim::ListConstruct || value->node()->kind() == c10::prim::TupleConstruct) {
-      for (const auto* element : value->node()->inputs()) collect_tensors(element, ids);
+    } else if (value->node()->kind() == c10::prim::ListConstruct ||
+               value->node()->kind() == c10::prim::TupleConstruct) {
+      for (const auto* element : value->node()->inputs())
+        collect_tensors(element, ids);
     }
   }
 
   void add_output(std::int64_t node, const jit::Value* output, const std::vector<std::int64_t>& aliased) {
     const auto id = new_value(output, {.source = TraceValue::Source::kNode, .node = node});
     trace_.nodes[node].outputs.push_back(id);
-    for (const auto input : aliased) trace_.nodes[node].aliases.push_back({id, input});
+    for (const auto input : aliased)
+      trace_.nodes[node].aliases.push_back({id, input});
   }
 
   void read_node(const jit::Node* node, std::int64_t last_layer) {
     if (node->kind() == c10::prim::ListUnpack) {
       const auto list = lists_.find(node->input());
       if (list == lists_.end()) return;
-      for (const auto* output : node->outputs()) add_output(list->second.node, output, list->second.aliased);
+      for (const auto* output : node->outputs())
+        add_output(list->second.node, output, list->second.aliased);
       return;
     }
     if (node->kind().is_prim()) return;
 
     const auto index = static_cast<std::int64_t>(trace_.nodes.size());
-    trace_.nodes.push_back({.op = operator_name(node), .layer = listener_.layer_of(node), .last_layer = last_layer});
+    trace_.nodes.push_back(
+        {.op = operator_name(node), .layer = listener_.layer_of(node), .last_layer = last_layer});
     const auto* schema = node->maybeSchema();
     std::vector<std::vector<std::int64_t>> arguments(node->inputs().size());
     for (std::size_t i = 0; i < node->inputs().size(); ++i) {
@@ -224,7 +236,8 @@ class TraceReader {
       collect_tensors(input, arguments[i]);
       auto& entry = trace_.nodes[index];
       entry.inputs.insert(entry.inputs.end(), arguments[i].begin(), arguments[i].end());
-      const std::string name = schema && i < schema->arguments().size() ? schema->arguments()[i].name() : "argument";
+      const std::string name =
+          schema && i < schema->arguments().size() ? schema->arguments()[i].name() : "argument";
       if (const auto text = constant_text(input)) entry.constants.push_back({name, *text});
       if (!schema || i >= schema->arguments().size()) continue;
       const auto* alias = schema->arguments()[i].alias_info();
@@ -249,7 +262,8 @@ class TraceReader {
     }
   }
 
-  /// Whether a result may share memory with an argument: one alias set in common, or a list whose elements do.
+  /// Whether a result may share memory with an argument: one alias set in common, or a list whose elements
+  /// do.
   static bool may_alias(const c10::AliasInfo& result, const c10::AliasInfo* argument) {
     if (!argument) return false;
     if (!result.containedTypes().empty() || argument->isWildcardAfter()) return true;
@@ -273,7 +287,8 @@ class TraceReader {
     if (name != "aten::_convolution" && name != "aten::convolution") return name;
     const auto transposed = jit::toIValue(node->namedInput("transposed"));
     const auto weight = node->namedInput("weight")->type()->expect<c10::TensorType>()->dim();
-    return fmt::format("aten::conv{}{}d", transposed && transposed->toBool() ? "_transpose" : "", weight.value_or(2) - 2);
+    return fmt::format("aten::conv{}{}d", transposed && transposed->toBool() ? "_transpose" : "",
+                       weight.value_or(2) - 2);
   }
 
   /// The text of an argument made of constants only; of a constant tensor its type and shape.
@@ -334,7 +349,8 @@ Trace trace_model(torch::nn::Module& model, const ForwardFunction& forward,
   TraceListener listener(model, options);
   const auto run = [&](jit::Stack arguments) {
     std::vector<torch::Tensor> tensors;
-    for (const auto& argument : arguments) tensors.push_back(argument.toTensor());
+    for (const auto& argument : arguments)
+      tensors.push_back(argument.toTensor());
     const auto outputs = forward(tensors);
     TORCH_CHECK(!outputs.empty(), options.who, ": forward returned no tensor");
     listener.finish();
@@ -347,7 +363,8 @@ Trace trace_model(torch::nn::Module& model, const ForwardFunction& forward,
     // Read here: afterwards the tracer rewrites its graph.
     TraceReader reader(trace, listener);
     reader.read(*jit::tracer::getTracingState()->graph, inputs.size());
-    for (const auto* value : output_values) trace.outputs.push_back(reader.value_id(value));
+    for (const auto* value : output_values)
+      trace.outputs.push_back(reader.value_id(value));
     if (outputs.size() == 1) return jit::Stack{outputs[0]};
     std::vector<c10::IValue> elements(outputs.begin(), outputs.end());
     return jit::Stack{c10::ivalue::Tuple::create(std::move(elements))};
@@ -368,7 +385,8 @@ std::vector<bool> Trace::live_nodes() const {
   std::vector<bool> live_values(values.size());
   std::vector<bool> live(nodes.size());
   const auto mark = [&](const std::vector<std::int64_t>& ids) {
-    for (const auto id : ids) live_values[id] = true;
+    for (const auto id : ids)
+      live_values[id] = true;
   };
   mark(outputs);
   for (const auto& layer : layers) {
@@ -376,7 +394,8 @@ std::vector<bool> Trace::live_nodes() const {
     mark({layer.output});
   }
   for (auto i = static_cast<std::int64_t>(nodes.size()) - 1; i >= 0; --i) {
-    for (const auto output : nodes[i].outputs) live[i] = live[i] || live_values[output];
+    for (const auto output : nodes[i].outputs)
+      live[i] = live[i] || live_values[output];
     if (live[i]) mark(nodes[i].inputs);
   }
   return live;

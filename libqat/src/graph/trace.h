@@ -18,7 +18,7 @@ struct TraceValue {
   enum class Source : std::int8_t { kInput, kAttribute, kConstant, kNode };
 
   Source source = Source::kNode;
-  std::string name = {};        ///< kAttribute: the path of the parameter or buffer.
+  std::string name = {};   ///< kAttribute: the path of the parameter or buffer.
   std::int64_t node = -1;  ///< kNode: index in Trace::nodes.
   std::vector<std::int64_t> shape = {};
   torch::Dtype dtype = torch::kFloat32;
@@ -37,9 +37,9 @@ struct TraceNode {
     std::int64_t input = 0;   ///< value id
   };
 
-  std::string op = {};                     ///< "aten::add_"
-  std::int64_t layer = -1;            ///< the layer that called it, index in Trace::layers; -1 between layers.
-  std::int64_t last_layer = -1;       ///< the layer that began last before it; -1 if none.
+  std::string op = {};           ///< "aten::add_"
+  std::int64_t layer = -1;       ///< the layer that called it, index in Trace::layers; -1 between layers.
+  std::int64_t last_layer = -1;  ///< the layer that began last before it; -1 if none.
   std::vector<std::int64_t> inputs = {};   ///< value ids of the tensor arguments, lists of tensors flattened.
   std::vector<std::int64_t> outputs = {};  ///< value ids
   std::vector<std::int64_t> writes = {};   ///< the inputs that it writes in place.
@@ -77,7 +77,8 @@ struct TraceOptions {
   /// What to do with a layer that returns one of its inputs.
   enum class ReturnedInputs : std::int8_t {
     kKeep,
-    kAlias,  ///< give it an output of its own (`aten::alias`), so that the readers of the two can be told apart.
+    kAlias,  ///< give it an output of its own (`aten::alias`), so that the readers of the two can be told
+             ///< apart.
   };
 
   std::string who = {};  ///< begins the texts of errors: "capture".
@@ -87,15 +88,14 @@ struct TraceOptions {
 /// Throws: c10::Error if a capture or a trace runs on this thread.
 void refuse_nested(const std::string& who);
 
-/// Runs the model once and writes down what it does. No other function knows the JIT tracer. The model must be in the mode
-/// that is wanted (ModelStateGuard); the inputs are copied first.
-/// Throws: c10::Error as refuse_nested, if an input is undefined, if a layer that reports itself is not registered in
-/// the model.
+/// Runs the model once and writes down what it does. No other function knows the JIT tracer. The model must
+/// be in the mode that is wanted (ModelStateGuard); the inputs are copied first. Throws: c10::Error as
+/// refuse_nested, if an input is undefined, if a layer that reports itself is not registered in the model.
 Trace trace_model(torch::nn::Module& model, const ForwardFunction& forward,
                   const std::vector<torch::Tensor>& inputs, const TraceOptions& options);
 
-/// Throws: c10::Error if a tensor is written in place through a view (or a view's base) and another tensor that shares its
-/// memory is read afterwards: the reader would seem to depend on the old value.
+/// Throws: c10::Error if a tensor is written in place through a view (or a view's base) and another tensor
+/// that shares its memory is read afterwards: the reader would seem to depend on the old value.
 void refuse_hidden_writes(const Trace& trace, const std::string& who);
 
 }  // namespace qat::detail

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "schedulers/placement.h"
 #include <qat/nn/quantizable_layer.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/recorders/recorder.h>
-#include "schedulers/placement.h"
 #include <qat/schedulers/qat_config.h>
 
 #include <map>

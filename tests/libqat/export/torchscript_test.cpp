@@ -1,13 +1,13 @@
-#include <qat/export/torchscript.h>
-
 #include "graph/reporting_layers.h"
-#include "support/catch.h"
+#include <qat/export/torchscript.h>
 
 #include <torch/script.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "support/catch.h"
 
 using namespace reporting;
 using Tensors = std::vector<torch::Tensor>;
@@ -41,7 +41,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 /// The first sample is all that a model of one linear layer needs.
-void export_function(const FromFunction::Layers& layers, const std::function<torch::Tensor(const torch::Tensor&)>& forward,
+void export_function(const FromFunction::Layers& layers,
+                     const std::function<torch::Tensor(const torch::Tensor&)>& forward,
                      const std::string& path, std::vector<std::int64_t> shape = {2, 4}) {
   FromFunction model(layers);
   qat::export_torchscript(
@@ -70,7 +71,8 @@ TEST_CASE("export_torchscript writes a model that runs with any batch size", "[e
   torch::manual_seed(1);
   auto model = std::make_shared<Residual>();
   model->bn->named_buffers()["running_mean"].copy_(torch::tensor({0.5, -0.25}));
-  qat::export_torchscript(*model, qat::forward_function(model), {torch::randn({2, 1, 4, 4})}, folder.file("m.pt"));
+  qat::export_torchscript(*model, qat::forward_function(model), {torch::randn({2, 1, 4, 4})},
+                          folder.file("m.pt"));
   CHECK(folder.count() == 1);
 
   auto loaded = torch::jit::load(folder.file("m.pt"));
@@ -85,7 +87,8 @@ TEST_CASE("export_torchscript writes a model that runs with any batch size", "[e
 TEST_CASE("export_torchscript keeps the names and values of parameters and buffers", "[export]") {
   const Folder folder;
   auto model = std::make_shared<Residual>();
-  qat::export_torchscript(*model, qat::forward_function(model), {torch::randn({2, 1, 4, 4})}, folder.file("m.pt"));
+  qat::export_torchscript(*model, qat::forward_function(model), {torch::randn({2, 1, 4, 4})},
+                          folder.file("m.pt"));
   const auto loaded = torch::jit::load(folder.file("m.pt"));
   const auto parameters = model->named_parameters();
   const auto buffers = model->named_buffers();
@@ -112,9 +115,9 @@ TEST_CASE("export_torchscript stores the metadata", "[export]") {
   const Folder folder;
   auto a = linear(4, 4);
   FromFunction model({{"a", a}});
-  qat::export_torchscript(
-      model, [&](const Tensors& x) { return Tensors{a->forward(x[0])}; }, {torch::randn({2, 4})}, folder.file("m.pt"),
-      {.metadata = {{"input_shape", "[4]"}, {"input_mean", "0.5"}}});
+  qat::export_torchscript(model, [&](const Tensors& x) { return Tensors{a->forward(x[0])}; },
+                          {torch::randn({2, 4})}, folder.file("m.pt"),
+                          {.metadata = {{"input_shape", "[4]"}, {"input_mean", "0.5"}}});
   torch::jit::ExtraFilesMap metadata = {{"input_shape", ""}, {"input_mean", ""}};
   torch::jit::load(folder.file("m.pt"), torch::kCPU, metadata);
   CHECK(metadata["input_shape"] == "[4]");
@@ -146,26 +149,30 @@ TEST_CASE("export_torchscript refuses a baked batch size and names operator and 
   const Folder folder;
   auto a = conv3x3(1, 1);
   const auto view = error_of([&] {
-    export_function(
-        {{"a", a}}, [&](const torch::Tensor& x) { return a->forward(x).view({x.size(0), -1}); }, folder.file("m.pt"),
-        {2, 1, 4, 4});
+    export_function({{"a", a}},
+                    [&](const torch::Tensor& x) {
+                      return a->forward(x).view({x.size(0), -1});
+                    },
+                    folder.file("m.pt"), {2, 1, 4, 4});
   });
   INFO(view);
   CHECK(view.find("export_torchscript: the batch size is baked into\n"
                   "  aten::view after a: size is [2, -1], with one sample more [3, -1]\n") == 0);
   const auto zeros = error_of([&] {
-    export_function(
-        {{"a", a}}, [&](const torch::Tensor& x) {
-          const auto y = a->forward(x);
-          return y + torch::zeros({x.size(0), 1, 1, 1});
-        },
-        folder.file("m.pt"), {2, 1, 4, 4});
+    export_function({{"a", a}},
+                    [&](const torch::Tensor& x) {
+                      const auto y = a->forward(x);
+                      return y + torch::zeros({x.size(0), 1, 1, 1});
+                    },
+                    folder.file("m.pt"), {2, 1, 4, 4});
   });
   INFO(zeros);
-  CHECK(zeros.find("aten::zeros after a: size is [2, 1, 1, 1], with one sample more [3, 1, 1, 1]") != std::string::npos);
+  CHECK(zeros.find("aten::zeros after a: size is [2, 1, 1, 1], with one sample more [3, 1, 1, 1]") !=
+        std::string::npos);
   const auto branch = error_of([&] {
     export_function(
-        {{"a", a}}, [&](const torch::Tensor& x) { return x.size(0) > 2 ? a->forward(x).relu() : a->forward(x); },
+        {{"a", a}},
+        [&](const torch::Tensor& x) { return x.size(0) > 2 ? a->forward(x).relu() : a->forward(x); },
         folder.file("m.pt"), {2, 1, 4, 4});
   });
   INFO(branch);
@@ -183,7 +190,8 @@ TEST_CASE("export_torchscript refuses a file that disagrees with the model", "[e
         [&](const torch::Tensor& x) {
           const auto y = a->forward(x);
           auto z = torch::empty({4});
-          for (int i = 0; i < 4; ++i) z.data_ptr<float>()[i] = x.sum(0).data_ptr<float>()[i];
+          for (int i = 0; i < 4; ++i)
+            z.data_ptr<float>()[i] = x.sum(0).data_ptr<float>()[i];
           return y + z;
         },
         folder.file("m.pt"));
@@ -209,8 +217,9 @@ TEST_CASE("export_torchscript reports a path that can not be written", "[export]
   const auto error = error_of([&] { export_function({{"a", a}}, forward, missing); });
   CHECK(error == "export_torchscript: cannot write " + missing + ": No such file or directory");
   fs::create_directory(folder.file("m.pt"));
-  CHECK(error_of([&] { export_function({{"a", a}}, forward, folder.file("m.pt")); }) ==
-        "export_torchscript: cannot write " + folder.file("m.pt") + ": it is a folder");
+  CHECK(error_of([&] {
+          export_function({{"a", a}}, forward, folder.file("m.pt"));
+        }) == "export_torchscript: cannot write " + folder.file("m.pt") + ": it is a folder");
   CHECK(folder.count() == 1);
 }
 
@@ -220,7 +229,11 @@ TEST_CASE("export_torchscript keeps the old file when it fails", "[export]") {
   auto a = linear(4, 4);
   CHECK(error_of([&] {
           export_function(
-              {{"a", a}}, [&](const torch::Tensor& x) { return a->forward(x).view({x.size(0), -1}); }, folder.file("m.pt"));
+              {{"a", a}},
+              [&](const torch::Tensor& x) {
+                return a->forward(x).view({x.size(0), -1});
+              },
+              folder.file("m.pt"));
         }) != "");
   CHECK(fs::file_size(folder.file("m.pt")) == 3);
   CHECK(folder.count() == 1);
@@ -248,7 +261,8 @@ TEST_CASE("case 113: export_torchscript writes a learned scale and leaves it tra
   optimizer.step();
   const auto gradient = model.scale.grad().clone();
   qat::export_torchscript(
-      model, [&](const Tensors& x) { return Tensors{model.forward(x[0])}; }, {torch::randn({2, 4})}, folder.file("m.pt"));
+      model, [&](const Tensors& x) { return Tensors{model.forward(x[0])}; }, {torch::randn({2, 4})},
+      folder.file("m.pt"));
 
   auto loaded = torch::jit::load(folder.file("m.pt"));
   CHECK(loaded.forward({torch::tensor({0.3f})}).toTensor().item<float>() == 0.25f);
@@ -296,7 +310,8 @@ TEST_CASE("case 117: an export in the middle of training changes nothing", "[exp
     model->bn->eval();
     for (int step = 0; step < 3; ++step) {
       if (with_export && step == 1) {
-        qat::export_torchscript(*model, qat::forward_function(model), {torch::ones({2, 1, 4, 4})}, folder.file("m.pt"));
+        qat::export_torchscript(*model, qat::forward_function(model), {torch::ones({2, 1, 4, 4})},
+                                folder.file("m.pt"));
         CHECK(model->is_training());
         CHECK(model->stem->is_training());
         CHECK_FALSE(model->bn->is_training());
@@ -332,8 +347,10 @@ TEST_CASE("Python loads an exported model and computes the same", "[export]") {
   model->eval();
   std::ofstream(folder.file("names")) << [&] {
     std::string names;
-    for (const auto& parameter : model->named_parameters()) names += parameter.key() + "\n";
-    for (const auto& buffer : model->named_buffers()) names += buffer.key() + "\n";
+    for (const auto& parameter : model->named_parameters())
+      names += parameter.key() + "\n";
+    for (const auto& buffer : model->named_buffers())
+      names += buffer.key() + "\n";
     return names;
   }();
   const auto expected = model->forward(x).sum().item<float>();

@@ -1,20 +1,21 @@
 #include "graph/reporting_layers.h"
-#include "support/catch.h"
 
 #include <thread>
+
+#include "support/catch.h"
 
 using namespace reporting;
 using Tensors = std::vector<torch::Tensor>;
 
 namespace {
 
-/// Captures a function of one tensor over a model of one linear layer "a" (4 to 4) and what it is given besides.
+/// Captures a function of one tensor over a model of one linear layer "a" (4 to 4) and what it is given
+/// besides.
 qat::Graph capture_function(const FromFunction::Layers& layers,
                             const std::function<torch::Tensor(const torch::Tensor&)>& forward,
                             std::vector<std::int64_t> shape = {2, 4}) {
   FromFunction model(layers);
-  return qat::capture(
-      model, [&](const Tensors& x) { return Tensors{forward(x[0])}; }, {torch::randn(shape)});
+  return qat::capture(model, [&](const Tensors& x) { return Tensors{forward(x[0])}; }, {torch::randn(shape)});
 }
 
 std::string error_of(const std::function<void()>& action) {
@@ -72,7 +73,8 @@ TEST_CASE("capture draws a graph", "[graph]") {
 
 TEST_CASE("capture counts the calls of a layer that runs twice", "[graph]") {
   auto a = linear(4, 4);
-  const auto graph = capture_function({{"a", a}}, [&](const torch::Tensor& x) { return a->forward(a->forward(x)); });
+  const auto graph =
+      capture_function({{"a", a}}, [&](const torch::Tensor& x) { return a->forward(a->forward(x)); });
   CHECK(graph.to_text() ==
         "0 a Linear(%0[2, 4]) -> %1[2, 4]\n"
         "1 a#1 Linear(%1[2, 4]) -> %2[2, 4]\n");
@@ -82,20 +84,20 @@ TEST_CASE("capture counts the calls of a layer that runs twice", "[graph]") {
 
 TEST_CASE("capture names a layer with two paths by the first", "[graph]") {
   auto a = linear(4, 4);
-  const auto graph = capture_function({{"a", a}, {"b", a}}, [&](const torch::Tensor& x) { return a->forward(x); });
+  const auto graph =
+      capture_function({{"a", a}, {"b", a}}, [&](const torch::Tensor& x) { return a->forward(x); });
   CHECK(graph.to_text() == "0 a Linear(%0[2, 4]) -> %1[2, 4]\n");
 }
 
 TEST_CASE("capture takes several inputs and outputs", "[graph]") {
   auto a = linear(4, 4);
   FromFunction model({{"a", a}});
-  const auto graph = qat::capture(
-      model,
-      [&](const Tensors& x) {
-        const auto y = a->forward(x[1]);
-        return Tensors{y, y * x[0], x[1]};
-      },
-      {torch::randn({2, 4}), torch::randn({2, 4})});
+  const auto graph = qat::capture(model,
+                                  [&](const Tensors& x) {
+                                    const auto y = a->forward(x[1]);
+                                    return Tensors{y, y * x[0], x[1]};
+                                  },
+                                  {torch::randn({2, 4}), torch::randn({2, 4})});
   CHECK(graph.to_text() ==
         "0 a Linear(%1[2, 4]) -> %2[2, 4]\n"
         "1 aten::mul(%2[2, 4], %0[2, 4]) -> %3[2, 4]\n");
@@ -116,8 +118,8 @@ TEST_CASE("capture gives a layer that returns its input a node and an output", "
   auto a = linear(4, 4);
   auto identity = layer<Identity>("Identity");
   auto dropout = layer<Dropout>("Dropout", 0.5);
-  const auto graph = capture_function(
-      {{"a", a}, {"identity", identity}, {"dropout", dropout}}, [&](const torch::Tensor& x) {
+  const auto graph =
+      capture_function({{"a", a}, {"identity", identity}, {"dropout", dropout}}, [&](const torch::Tensor& x) {
         const auto y = a->forward(x);
         return dropout->forward(identity->forward(y)) + y;
       });
@@ -147,7 +149,8 @@ TEST_CASE("capture shows parameters and constants that functional code reads", "
   auto offset = model.register_buffer("offset", torch::zeros({4}));
   const auto table = torch::ones({2, 4});
   const auto graph = qat::capture(
-      model, [&](const Tensors& x) { return Tensors{a->forward(x[0]) * gain + offset + table + torch::ones({4})}; },
+      model,
+      [&](const Tensors& x) { return Tensors{a->forward(x[0]) * gain + offset + table + torch::ones({4})}; },
       {torch::randn({2, 4})});
   REQUIRE(graph.nodes.size() == 5);
   const auto& by = [&](std::int64_t node) { return graph.tensors[graph.nodes[node].inputs[1]]; };
@@ -165,8 +168,9 @@ TEST_CASE("capture follows tied parameters", "[graph]") {
   FromFunction model({{"a", a}});
   model.register_parameter("tied", a->named_parameters()["weight"]);
   const auto weight = a->named_parameters()["weight"];
-  const auto graph = qat::capture(
-      model, [&](const Tensors& x) { return Tensors{a->forward(x[0]).matmul(weight)}; }, {torch::randn({2, 4})});
+  const auto graph =
+      qat::capture(model, [&](const Tensors& x) { return Tensors{a->forward(x[0]).matmul(weight)}; },
+                   {torch::randn({2, 4})});
   REQUIRE(graph.nodes.size() == 2);
   CHECK(graph.nodes[1].type == "aten::matmul");
   const auto& name = graph.tensors[graph.nodes[1].inputs[1]].name;
@@ -177,14 +181,13 @@ TEST_CASE("capture names functional convolutions by kind and leaves out what nob
   auto a = conv3x3(2, 2);
   FromFunction model({{"a", a}});
   auto kernel = model.register_parameter("kernel", torch::randn({2, 2, 3, 3}));
-  const auto graph = qat::capture(
-      model,
-      [&](const Tensors& x) {
-        const auto y = torch::conv2d(a->forward(x[0]), kernel);
-        torch::relu(y);
-        return Tensors{torch::conv_transpose2d(y, kernel)};
-      },
-      {torch::randn({1, 2, 5, 5})});
+  const auto graph = qat::capture(model,
+                                  [&](const Tensors& x) {
+                                    const auto y = torch::conv2d(a->forward(x[0]), kernel);
+                                    torch::relu(y);
+                                    return Tensors{torch::conv_transpose2d(y, kernel)};
+                                  },
+                                  {torch::randn({1, 2, 5, 5})});
   CHECK(graph.to_text() ==
         "0 a Conv2d(%0[1, 2, 5, 5]) -> %1[1, 2, 5, 5]\n"
         "1 aten::conv2d(%1[1, 2, 5, 5], %2[2, 2, 3, 3]) -> %3[1, 2, 3, 3]\n"
@@ -218,23 +221,27 @@ TEST_CASE("capture refuses in place writes into views and names operator and lay
   const FromFunction::Layers named = {{"a", a}, {"b", b}};
   using Function = std::function<torch::Tensor(const torch::Tensor&)>;
   const std::vector<std::pair<std::string, Function>> cases = {
-      {"aten::add_ after a", [&](const torch::Tensor& x) {
+      {"aten::add_ after a",
+       [&](const torch::Tensor& x) {
          auto y = a->forward(x);
          y.select(1, 0).add_(1);
          return b->forward(y);
        }},
-      {"aten::copy_ after a", [&](const torch::Tensor& x) {
+      {"aten::copy_ after a",
+       [&](const torch::Tensor& x) {
          auto y = a->forward(x);
          y.slice(1, 0, 2).copy_(x.slice(1, 0, 2));
          return y;
        }},
-      {"aten::relu_ after b", [&](const torch::Tensor& x) {
+      {"aten::relu_ after b",
+       [&](const torch::Tensor& x) {
          auto y = b->forward(a->forward(x));
          auto view = y.view({-1});
          y.relu_();
          return view;
        }},
-      {"aten::mul_ after b", [&](const torch::Tensor& x) {
+      {"aten::mul_ after b",
+       [&](const torch::Tensor& x) {
          auto y = b->forward(a->forward(x));
          y.chunk(2, 1)[0].mul_(2);
          return y;
@@ -271,7 +278,9 @@ TEST_CASE("capture accepts an in place write into a view whose base is not read 
 
 TEST_CASE("capture refuses models without a layer that reports itself", "[graph]") {
   auto model = std::make_shared<torch::nn::LinearImpl>(4, 4);
-  const auto error = error_of([&] { qat::capture(*model, qat::forward_function(model), {torch::randn({2, 4})}); });
+  const auto error = error_of([&] {
+    qat::capture(*model, qat::forward_function(model), {torch::randn({2, 4})});
+  });
   CHECK(error.find("no layer of the model reports itself; use qat::nn layers") != std::string::npos);
 }
 
@@ -283,7 +292,8 @@ TEST_CASE("capture refuses layers that are not registered and inputs that are un
         }).find("a Linear runs that is not registered in the model") != std::string::npos);
   FromFunction model({{"a", a}});
   const auto forward = [&](const Tensors& x) { return Tensors{a->forward(x[0])}; };
-  CHECK(error_of([&] { qat::capture(model, forward, {torch::Tensor()}); }) == "capture: example input 0 is undefined");
+  CHECK(error_of([&] { qat::capture(model, forward, {torch::Tensor()}); }) ==
+        "capture: example input 0 is undefined");
   CHECK(error_of([&] { qat::capture(model, forward, {}); }) == "capture: expected example inputs, got none");
 }
 
@@ -306,7 +316,8 @@ TEST_CASE("captures in two threads do not disturb each other", "[graph]") {
   const auto work = [&](std::size_t i) {
     auto a = linear(4, static_cast<std::int64_t>(i) + 1);
     for (int repeat = 0; repeat < 5; ++repeat) {
-      texts[i] = capture_function({{"a", a}}, [&](const torch::Tensor& x) { return a->forward(x); }).to_text();
+      texts[i] =
+          capture_function({{"a", a}}, [&](const torch::Tensor& x) { return a->forward(x); }).to_text();
     }
   };
   std::thread other(work, 1);
@@ -356,7 +367,8 @@ TEST_CASE("capture leaves modes buffers gradients and the random state as they w
   const auto x = torch::zeros({2, 4}, torch::requires_grad());
   const auto run = [&] {
     qat::capture(
-        model, [&](const Tensors& inputs) { return Tensors{layer_b->forward(layer_a->forward(inputs[0]))}; }, {x});
+        model, [&](const Tensors& inputs) { return Tensors{layer_b->forward(layer_a->forward(inputs[0]))}; },
+        {x});
   };
   if (throws) {
     CHECK(error_of(run).find("thrown by the model") == 0);

@@ -1,4 +1,5 @@
 #include "graph/reporting_layers.h"
+
 #include "support/catch.h"
 
 using namespace reporting;
@@ -8,8 +9,8 @@ namespace {
 
 std::string report_of(const std::function<torch::Tensor(const torch::Tensor&)>& forward, FromFunction& model,
                       std::vector<std::int64_t> shape = {2, 4}) {
-  return qat::functional_report(qat::capture(
-      model, [&](const Tensors& x) { return Tensors{forward(x[0])}; }, {torch::randn(shape)}));
+  return qat::functional_report(
+      qat::capture(model, [&](const Tensors& x) { return Tensors{forward(x[0])}; }, {torch::randn(shape)}));
 }
 
 }  // namespace
@@ -83,8 +84,8 @@ TEST_CASE("keeps_codes is true for what moves or selects values", "[graph]") {
     node.type = type;
     return qat::keeps_codes(node);
   };
-  for (const auto* type : {"aten::view", "aten::reshape", "aten::flatten", "aten::permute", "aten::slice", "aten::chunk",
-                           "aten::dropout", "aten::max_pool2d", "aten::adaptive_max_pool2d"}) {
+  for (const auto* type : {"aten::view", "aten::reshape", "aten::flatten", "aten::permute", "aten::slice",
+                           "aten::chunk", "aten::dropout", "aten::max_pool2d", "aten::adaptive_max_pool2d"}) {
     INFO(type);
     CHECK(keeps(Kind::kOperation, type));
   }
@@ -92,7 +93,8 @@ TEST_CASE("keeps_codes is true for what moves or selects values", "[graph]") {
     INFO(type);
     CHECK_FALSE(keeps(Kind::kOperation, type));
   }
-  for (const auto* type : {"qat::nn::Flatten", "qat::nn::MaxPool2d", "qat::nn::Dropout", "qat::nn::Identity"}) {
+  for (const auto* type :
+       {"qat::nn::Flatten", "qat::nn::MaxPool2d", "qat::nn::Dropout", "qat::nn::Identity"}) {
     INFO(type);
     CHECK(keeps(Kind::kLayer, type));
   }

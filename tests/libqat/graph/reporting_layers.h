@@ -24,7 +24,8 @@ class Reporting : public torch::nn::Module {
     for (const auto& parameter : inner_->named_parameters(false)) {
       register_parameter(parameter.key(), parameter.value());
     }
-    for (const auto& buffer : inner_->named_buffers(false)) register_buffer(buffer.key(), buffer.value());
+    for (const auto& buffer : inner_->named_buffers(false))
+      register_buffer(buffer.key(), buffer.value());
   }
   torch::Tensor forward(const torch::Tensor& x) {
     qat::LayerScope scope(*this, {x});
@@ -83,7 +84,8 @@ struct Residual : torch::nn::Module {
 struct FromFunction : torch::nn::Module {
   using Layers = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
   explicit FromFunction(const Layers& layers) : torch::nn::Module("FromFunction") {
-    for (const auto& [name, module] : layers) register_module(name, module);
+    for (const auto& [name, module] : layers)
+      register_module(name, module);
   }
 };
 

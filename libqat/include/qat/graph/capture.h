@@ -10,21 +10,23 @@
 
 namespace qat {
 
-/// Runs a model; the default calls forward of `torch::nn::Sequential`-like modules. Typed models pass a lambda:
+/// Runs a model; the default calls forward of `torch::nn::Sequential`-like modules. Typed models pass a
+/// lambda:
 ///   [&](const std::vector<torch::Tensor>& x) { return std::vector<torch::Tensor>{net->forward(x[0])}; }
 using ForwardFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 
-/// Makes a ForwardFunction of a module holder or shared pointer whose forward takes tensors and returns a tensor, a
-/// tuple or a vector of tensors.
+/// Makes a ForwardFunction of a module holder or shared pointer whose forward takes tensors and returns a
+/// tensor, a tuple or a vector of tensors.
 template <class ModulePointer>
 ForwardFunction forward_function(ModulePointer model);
 
-/// Captures one forward pass as a graph. Runs in eval mode, without gradient, with the random state saved; the model is as before
-/// afterwards (modes, buffers, gradients), also when it throws.
-/// Functional code between layers becomes kOperation nodes. Operations inside a layer belong to the layer's node.
-/// Throws: c10::Error for in-place writes into views (the layer before it is named), for models without a layer that
+/// Captures one forward pass as a graph. Runs in eval mode, without gradient, with the random state saved;
+/// the model is as before afterwards (modes, buffers, gradients), also when it throws. Functional code
+/// between layers becomes kOperation nodes. Operations inside a layer belong to the layer's node. Throws:
+/// c10::Error for in-place writes into views (the layer before it is named), for models without a layer that
 /// reports itself, for inputs of the wrong type; what the model throws passes through.
-Graph capture(torch::nn::Module& model, const ForwardFunction& forward, const std::vector<torch::Tensor>& example_inputs);
+Graph capture(torch::nn::Module& model, const ForwardFunction& forward,
+              const std::vector<torch::Tensor>& example_inputs);
 
 }  // namespace qat
 

@@ -9,8 +9,12 @@
 namespace qat {
 namespace detail {
 
-inline std::vector<torch::Tensor> to_vector(torch::Tensor output) { return {std::move(output)}; }
-inline std::vector<torch::Tensor> to_vector(std::vector<torch::Tensor> outputs) { return outputs; }
+inline std::vector<torch::Tensor> to_vector(torch::Tensor output) {
+  return {std::move(output)};
+}
+inline std::vector<torch::Tensor> to_vector(std::vector<torch::Tensor> outputs) {
+  return outputs;
+}
 template <class... Tensors>
 std::vector<torch::Tensor> to_vector(std::tuple<Tensors...> outputs) {
   return std::apply([](auto&&... each) { return std::vector<torch::Tensor>{each...}; }, std::move(outputs));
@@ -19,7 +23,8 @@ std::vector<torch::Tensor> to_vector(std::tuple<Tensors...> outputs) {
 template <class Module>
 std::vector<torch::Tensor> call_forward(Module& module, const std::vector<torch::Tensor>& x) {
   const auto wrong_count = [&](const char* expected) {
-    TORCH_CHECK_VALUE(false, "forward_function: ", module.name(), "::forward takes ", expected, " tensors, got ", x.size());
+    TORCH_CHECK_VALUE(false, "forward_function: ", module.name(), "::forward takes ", expected,
+                      " tensors, got ", x.size());
   };
   if constexpr (requires { module.forward(x[0]); }) {
     if (x.size() == 1) return to_vector(module.forward(x[0]));

@@ -21,7 +21,7 @@ enum class BatchNormFolding : std::int8_t {
 enum class ActivationRange : std::int8_t {
   kSigned,  ///< signed, symmetric: zero point 0.
   kAuto,    ///< unsigned with zero point 0 where the recorded range starts at 0, else unsigned affine with an
-          ///< even zero point. Needs a recorder that keeps minima (MinMaxMinMax, MinMaxMva).
+            ///< even zero point. Needs a recorder that keeps minima (MinMaxMinMax, MinMaxMva).
 };
 
 /// How a model is quantized and when. Defaults are those of nnabla's QATConfig, under its names, with its
