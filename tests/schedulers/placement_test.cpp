@@ -73,6 +73,15 @@ TEST_CASE("A folded BatchNorm is looked through and an unfolded one stays float"
   CHECK(activations(unfolded) == Texts{"conv.input_slot", "relu.output_slot", "bn2.output_slot"});
 }
 
+TEST_CASE("A function behind a folded BatchNorm is no part of it", "[schedulers]") {
+  GraphBuilder g;
+  const auto bn = g.layer("BatchNorm2d", "bn", {g.layer("Conv2d", "conv", {g.input()})});
+  const auto scaled = g.operation("aten::mul", {bn});
+  g.graph.nodes.back().path = "bn";  // as capture names the layer before an operation
+  g.output(g.layer("Conv2d", "conv2", {scaled}));
+  CHECK(activations(g.place(nothing_skipped(), {"bn"})) == Texts{"conv.input_slot", "conv2.input_slot"});
+}
+
 TEST_CASE("Max pooling between a layer and its activation keeps them apart", "[schedulers]") {
   GraphBuilder g;
   const auto pool = g.layer("MaxPool2d", "pool", {g.layer("Conv2d", "conv", {g.input()})});

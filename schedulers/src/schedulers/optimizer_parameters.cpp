@@ -15,9 +15,10 @@ void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor&
                         const torch::Tensor& like) {
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     auto& params = group.params();
-    const auto is_like = [&](const torch::Tensor& each) { return each.is_same(like); };
-    if (std::none_of(params.begin(), params.end(), is_like)) continue;
-    params.push_back(parameter);
+    const auto found = std::find_if(params.begin(), params.end(),
+                                    [&](const torch::Tensor& each) { return each.is_same(like); });
+    if (found == params.end()) continue;
+    params.insert(found + 1, parameter);
     return;
   }
 }

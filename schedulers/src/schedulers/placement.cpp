@@ -63,7 +63,8 @@ class Placer {
   // The output is one of the inputs, looked at differently.
   bool passes(const GraphNode& node) const {
     if (node.inputs.empty()) return false;
-    if (folded_.contains(node.path)) return true;
+    // An operation carries the path of the layer before it.
+    if (node.kind == GraphNode::Kind::kLayer && folded_.contains(node.path)) return true;
     const LayerTraits* traits = traits_of(node);
     return traits ? traits->keeps_codes : keeps_codes(node);
   }
