@@ -19,10 +19,9 @@ enum class RandomUse : uint64_t {
 /// Source: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 class RandomStream {
  public:
-  /// Streams with different keys are independent; `purpose`, `epoch` and `index` are any numbers of the
-  /// caller's.
-  RandomStream(uint64_t seed, uint64_t purpose, uint64_t epoch, uint64_t index) {
-    for (const uint64_t key : {seed, purpose, epoch, index})
+  /// Streams with different keys are independent; `epoch` and `index` are any numbers of the caller's.
+  RandomStream(uint64_t seed, RandomUse use, uint64_t epoch, uint64_t index) {
+    for (const uint64_t key : {seed, static_cast<uint64_t>(use), epoch, index})
       state_ = mixed(state_ + key + kGamma);
   }
 

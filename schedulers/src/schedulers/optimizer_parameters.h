@@ -9,8 +9,9 @@ namespace qat::detail {
 /// tensor there would inherit it.
 void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
 
-/// Adds a parameter behind `like`, in its group; does nothing if no group holds that. Saved optimizers know their
-/// parameters by position: a bias follows its weight, as in an optimizer that is built for the folded model.
+/// Adds a parameter behind `like`, in its group; does nothing if no group holds that. Saved optimizers know
+/// their parameters by position: a bias follows its weight, as in an optimizer that is built for the folded
+/// model.
 void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                         const torch::Tensor& like);
 
