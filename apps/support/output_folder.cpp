@@ -33,10 +33,11 @@ void OutputFolder::write(std::string_view name, std::string_view content) const 
   temporary += ".tmp";
   std::error_code error;
   {
+    errno = 0;
     std::ofstream out(temporary, std::ios::binary);
     out.write(content.data(), static_cast<std::streamsize>(content.size()));
     out.close();
-    if (!out) error = {errno, std::generic_category()};
+    if (!out) error = {errno != 0 ? errno : EIO, std::generic_category()};
   }
   if (!error) std::filesystem::rename(temporary, target, error);
   if (error) {

@@ -20,7 +20,8 @@ struct SavedModel {
 };
 
 /// Reads a checkpoint of qat-train or a TorchScript file that it exported; the content decides, not the name.
-/// Throws: c10::Error naming the file and what is wrong: missing, empty, cut, damaged, of another program.
+/// Throws: c10::Error naming the file and what is wrong: missing, empty, cut, of another program; damaged
+/// checkpoints.
 SavedModel load_saved_model(const std::filesystem::path& path, torch::Device device);
 
 }  // namespace qat::apps

@@ -133,6 +133,11 @@ class TrainingRun {
     result_.codes_compared = test.predictions.size(0);
     result_.codes_different = (test.predictions != last_test_.predictions).sum().item<std::int64_t>();
     result_.largest_output_difference = (test.outputs - last_test_.outputs).abs().max().item<double>();
+    if (result_.codes_different == 0) return;
+    std::filesystem::remove(path);
+    TORCH_CHECK(false, path.string(), ": the exported model predicts another class for ",
+                result_.codes_different, " of ", result_.codes_compared,
+                " test images; the file was removed");
   }
 
   RunConfig config_;

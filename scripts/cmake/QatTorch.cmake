@@ -21,8 +21,17 @@ foreach(dir IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
     list(APPEND qat_torch_hints "${dir}")
   endif()
 endforeach()
+set(qat_torch_named ${qat_torch_hints} $ENV{LIBTORCH})
 file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" qat_environment_prefixes)
 list(APPEND qat_torch_hints ${CMAKE_PREFIX_PATH} ${qat_environment_prefixes} $ENV{LIBTORCH} ${qat_torch_wheel})
+
+# A place that was named on purpose and holds no LibTorch is an error, not a reason to take another one.
+foreach(dir IN LISTS qat_torch_named)
+  if(NOT EXISTS "${dir}/include/torch/csrc/api/include/torch/all.h")
+    message(FATAL_ERROR "Torch_DIR or LIBTORCH names ${dir}, which holds no LibTorch: expected "
+                        "${dir}/include/torch/csrc/api/include/torch/all.h. Unset it or name the folder that has it.")
+  endif()
+endforeach()
 
 unset(qat_torch_include)
 find_path(qat_torch_include torch/csrc/api/include/torch/all.h

@@ -119,9 +119,7 @@ Prepared<T> prepare(const Setting& setting, const kernels::ChannelView& view, ke
     const std::int64_t c = is_unrolled ? at / view.inner % view.channels : at;
     const T s = scale[c];
     const T z = static_cast<T>(zero_point[c]);
-    const auto code = [&](T x) {
-      return clamp_code(round_to_integer(x / s, options.rounding) + z, job.qmin, job.qmax);
-    };
+    const auto code = [&](T x) { return affine_code(x, s, z, job.qmin, job.qmax, options.rounding); };
     table[i] = s;
     table[size + i] = z;
     table[2 * size + i] = is_relu ? code(activate(-infinity, T(0), job.upper)) : job.qmin;
@@ -288,9 +286,10 @@ Tensor fake_quantize(const Tensor& input, const AffineParams& params, const Fake
   if (!input.is_floating_point()) return input;
   TORCH_CHECK(detail::element_type(input.scalar_type()),
               "qat::fake_quantize: expected float32, float64, half or bfloat16, got ", input.scalar_type());
+  if (input.numel() == 0) return input.clone();
   auto setting = check("qat::fake_quantize", input, params, options);
   if (torch::jit::tracer::isTracing()) return composed_forward(setting, input);
-  const auto x = input.is_non_overlapping_and_dense() && !input.is_neg() ? input : input.contiguous();
+  const auto x = input.is_non_overlapping_and_dense() ? input.resolve_neg() : input.contiguous();
   const auto call = c10::make_intrusive<Call>(std::move(setting), x);
   if (torch::GradMode::is_enabled() && x.requires_grad()) return FakeQuantizeFunction::apply(x, call);
   return forward_values(*call, x);
@@ -301,6 +300,7 @@ Tensor affine_codes(const Tensor& input, const AffineParams& params, const FakeQ
   TORCH_CHECK(detail::element_type(input.scalar_type()),
               "qat::affine_codes: expected float32, float64, half or bfloat16, got ", input.scalar_type());
   const torch::NoGradGuard no_grad;
+  if (input.numel() == 0) return torch::empty_like(input, input.options().dtype(torch::kInt));
   auto setting = check("qat::affine_codes", input, params, options);
   if (torch::jit::tracer::isTracing() || !input.device().is_cpu()) {
     const auto raw = composed_raw_code(setting, operands(setting, input.detach()));
@@ -309,7 +309,7 @@ Tensor affine_codes(const Tensor& input, const AffineParams& params, const FakeQ
     return torch::clamp(raw, setting.range.qmin(), setting.range.qmax()).to(torch::kInt);
   }
   const auto x =
-      input.is_non_overlapping_and_dense() && !input.is_neg() ? input.detach() : input.detach().contiguous();
+      input.is_non_overlapping_and_dense() ? input.detach().resolve_neg() : input.detach().contiguous();
   auto codes = torch::empty_like(x, x.options().dtype(torch::kInt));
   const bool has_nan = Call(std::move(setting), x).run(kernels::FakeQuantizeTask::kCodes, x, {}, codes);
   TORCH_CHECK_VALUE(!has_nan, "qat::affine_codes: the tensor holds a NaN, which has no code");

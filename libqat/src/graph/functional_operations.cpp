@@ -77,7 +77,6 @@ std::string layer_for(const Graph& graph, const GraphNode& node) {
       {"mm", "MatMul"},
       {"relu", "ReLU"},
       {"relu6", "ReLU6"},
-      {"hardtanh", "ReLU6"},
       {"leaky_relu", "LeakyReLU"},
       {"sigmoid", "Sigmoid"},
       {"tanh", "Tanh"},

@@ -70,6 +70,7 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("recorder_activation", config.recorder_activation);
   visit("recorder_decay", config.recorder_decay);
   visit("weight_range_current", config.weight_range_current);
+  visit("hold_parameters", config.hold_parameters);
   visit("record_layers", config.record_layers);
   visit("skip_inputs_layers", config.skip_inputs_layers);
   visit("skip_outputs_layers", config.skip_outputs_layers);

@@ -130,7 +130,7 @@ void QATScheduler::start_recording() {
     graph = capture(*model_, forward_, example_inputs_);
   }
   detail::fill_with_recorders(placement, layers, config_);
-  hold_parameters();
+  if (config_.hold_parameters) hold_parameters();
   graph_ = std::move(graph);
   folds_ = std::move(folds);
   phase_ = Phase::kRecording;
@@ -193,7 +193,9 @@ void QATScheduler::restore(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool valid = json.is_object() && json.contains("phase") && json["phase"].is_string() &&
                      json.contains("iteration") && json["iteration"].is_number_integer() &&
-                     json.contains("frozen") && json["frozen"].is_array();
+                     json.contains("frozen") && json["frozen"].is_array() &&
+                     std::all_of(json["frozen"].begin(), json["frozen"].end(),
+                                 [](const auto& path) { return path.is_string(); });
   TORCH_CHECK_VALUE(valid, "QATScheduler: expected the text of state(), got \"", text.substr(0, 80), "\"");
   const Phase phase = parse_phase(json["phase"].get<std::string>());
   const LayerMap layers = detail::layer_map(*model_);
@@ -206,7 +208,7 @@ void QATScheduler::restore(const std::string& text) {
   if (phase != Phase::kFloat) graph = capture(*model_, forward_, example_inputs_);
 
   release_parameters();
-  if (phase == Phase::kRecording) {
+  if (phase == Phase::kRecording && config_.hold_parameters) {
     hold_parameters();
     frozen_ = json["frozen"].get<std::vector<std::string>>();
   }

@@ -86,6 +86,28 @@ class Recorded {
   std::vector<std::string> missing_;
 };
 
+/// Fills a slot. Layers without parameters (ReLU, Add) do not know where the model is: contents go to the
+/// device of its first parameter.
+class SlotFiller {
+ public:
+  explicit SlotFiller(const LayerMap& layers) : layers_(layers) {
+    for (const auto& [path, layer] : layers) {
+      const auto parameters = layer->module().parameters(/*recurse=*/false);
+      if (parameters.empty()) continue;
+      device_ = parameters.front().device();
+      return;
+    }
+  }
+  void operator()(const PlacedSlot& slot, std::shared_ptr<TensorModule> content) const {
+    content->to(device_);
+    layers_.at(slot.layer)->set_slot(slot.id, std::move(content));
+  }
+
+ private:
+  const LayerMap& layers_;
+  torch::Device device_ = torch::kCPU;
+};
+
 }  // namespace
 
 LayerMap layer_map(torch::nn::Module& model) {
@@ -98,17 +120,18 @@ std::string slot_path(const PlacedSlot& slot) {
 }
 
 void fill_with_recorders(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
+  const SlotFiller fill(layers);
   for (const ScaleGroup& group : placement.activations) {
     for (const PlacedSlot& slot : group) {
       const RecorderOptions options{.kind = config.recorder_activation, .decay = config.recorder_decay};
-      layers.at(slot.layer)->set_slot(slot.id, std::make_shared<Recorder>(options));
+      fill(slot, std::make_shared<Recorder>(options));
     }
   }
   for (const PlacedSlot& slot : placement.weights) {
-    QuantizableLayer& layer = *layers.at(slot.layer);
+    const QuantizableLayer& layer = *layers.at(slot.layer);
     const RecorderOptions options{
         .kind = config.recorder_weight, .axis = weight_axis(layer, config), .decay = config.recorder_decay};
-    layer.set_slot(slot.id, std::make_shared<Recorder>(options));
+    fill(slot, std::make_shared<Recorder>(options));
   }
 }
 
@@ -144,8 +167,9 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
   }
 
   // Nothing fails from here on.
+  const SlotFiller fill(layers);
   for (const auto& [slot, content] : contents)
-    layers.at(slot.layer)->set_slot(slot.id, content);
+    fill(slot, content);
   const auto link = [&](const PlacedSlot& from, const PlacedSlot& to, bool applies) {
     layers.at(from.layer)->set_link(from.id, {slot_path(to), applies, layers.at(to.layer)->slot(to.id)});
   };

@@ -69,7 +69,7 @@ TEST_CASE("functional_report knows the layers of convolutions pools and normalis
         "aten::sigmoid between a and output: use qat::nn::Sigmoid\n"
         "aten::silu between a and output: use qat::nn::SiLU\n"
         "aten::gelu between a and output: use qat::nn::GELU\n"
-        "aten::hardtanh between a and output: use qat::nn::ReLU6\n"
+        "aten::hardtanh between a and output: there is no layer for it, its result is not quantized\n"
         "aten::cat between a and output: use qat::nn::Cat\n"
         "aten::mul between a and output: use qat::nn::Mul\n"
         "aten::mean between a and output: use qat::nn::AdaptiveAvgPool2d\n"

@@ -10,8 +10,8 @@
 
 namespace qat {
 
-/// Runs a model; the default calls forward of `torch::nn::Sequential`-like modules. Typed models pass a
-/// lambda:
+/// Runs a model on its inputs and gives its outputs. `forward_function` makes one of most models; for others
+/// write a lambda:
 ///   [&](const std::vector<torch::Tensor>& x) { return std::vector<torch::Tensor>{net->forward(x[0])}; }
 using ForwardFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 
@@ -27,6 +27,12 @@ ForwardFunction forward_function(ModulePointer model);
 /// reports itself, for inputs of the wrong type; what the model throws passes through.
 Graph capture(torch::nn::Module& model, const ForwardFunction& forward,
               const std::vector<torch::Tensor>& example_inputs);
+
+/// The same for a module holder or shared pointer: `capture(net, {torch::randn({2, 1, 28, 28})})`.
+template <class ModulePointer>
+Graph capture(ModulePointer model, const std::vector<torch::Tensor>& example_inputs) {
+  return capture(*model, forward_function(model), example_inputs);
+}
 
 }  // namespace qat
 

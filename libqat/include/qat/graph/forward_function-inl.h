@@ -46,7 +46,11 @@ std::vector<torch::Tensor> call_forward(Module& module, const std::vector<torch:
 
 template <class ModulePointer>
 ForwardFunction forward_function(ModulePointer model) {
-  return [model](const std::vector<torch::Tensor>& x) { return detail::call_forward(*model, x); };
+  if constexpr (requires { model.ptr(); }) {
+    return forward_function(model.ptr());  // a constant holder gives a constant module, a pointer does not
+  } else {
+    return [model](const std::vector<torch::Tensor>& x) { return detail::call_forward(*model, x); };
+  }
 }
 
 }  // namespace qat

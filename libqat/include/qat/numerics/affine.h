@@ -6,7 +6,7 @@
 namespace qat {
 
 /// The affine mapping of one element, `real = scale * (code - zero_point)`: the only place where it is
-/// written down. CPU kernels, CUDA kernels, integer engine and exporters call these functions. `T` is float
+/// written down. All kernels and whoever needs a code call these functions. `T` is float
 /// (also for half and bfloat16 data) or double; codes are integers held as `T`, so that clamping happens
 /// before any integer cast.
 
@@ -27,6 +27,12 @@ QAT_HOST_DEVICE T clamp_code(T code, T qmin, T qmax) {
 template <Rounding rounding, class T>
 QAT_HOST_DEVICE T affine_code(T x, T scale, T zero_point, T qmin, T qmax) {
   return clamp_code(affine_raw_code<rounding>(x, scale, zero_point), qmin, qmax);
+}
+
+/// The same with the rounding chosen at run time.
+template <class T>
+QAT_HOST_DEVICE T affine_code(T x, T scale, T zero_point, T qmin, T qmax, Rounding rounding) {
+  return clamp_code(round_to_integer(x / scale, rounding) + zero_point, qmin, qmax);
 }
 
 /// real = scale * (code - zero_point).

@@ -9,10 +9,10 @@ namespace qat {
 
 /// What a `.qat` file says of itself.
 ///
-/// The file: 8 bytes "QATMODEL", format version (uint32), length of the header (uint64), both little endian,
-/// SHA-256 (32 bytes) of all that follows; then the header, a JSON object (entries, digest, names and shapes
-/// of all tensors, length of the payload), and the payload, a torch archive with the model's parameters,
-/// buffers, slots and links.
+/// The file: 8 bytes "QATMODEL", format version (uint32), lengths of the header and of the payload (uint64
+/// each), little endian, SHA-256 (32 bytes) of all that follows; then the header, a JSON object (version,
+/// digest, entries, structure: names and shapes of all tensors), and the payload, a torch archive with the
+/// model's parameters, buffers, slots and links.
 struct CheckpointInfo {
   std::map<std::string, std::string>
       entries;         ///< texts of the caller: configuration, state of the scheduler, ...

@@ -58,6 +58,9 @@ struct QATConfig {
   std::vector<std::string> skip_outputs_layers = {"Linear"};
   bool skip_bias = false;  ///< leave biases in float; else int32 at scale_x * scale_w, zero point 0.
 
+  /// RECORDING holds the parameters: backward() and step() run and change nothing. false: they go on
+  /// training.
+  bool hold_parameters = true;
   /// Multiplies every group's rate once, at the transition to TRAINING; positive.
   double learning_rate_scale = 0.1;
   BatchNormFolding bn_folding = BatchNormFolding::kOff;

@@ -21,9 +21,16 @@ namespace qat {
 ///
 /// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t)
 /// exactly r iterations run in float, t - r record, the rest train with quantizers. Or call start_recording()
-/// and start_training() yourself. Example:
-///   qat::QATScheduler scheduler(net, {torch::randn({2, 1, 28, 28})}, qat::integer_only_config(),
-///   &optimizer); for (auto& batch : batches) { scheduler.step(); ...forward, backward, optimizer.step()... }
+/// and start_training() yourself.
+///
+/// Example:
+/// ```
+/// qat::QATScheduler scheduler(net, {torch::randn({2, 1, 28, 28})}, config, &optimizer);
+/// for (auto& batch : batches) {
+///   scheduler.step();
+///   // forward, backward, optimizer.step()
+/// }
+/// ```
 class QATScheduler {
  public:
   /// `model`: holder or shared_ptr of a module; ownership is shared. `example_inputs`: a batch as forward
