@@ -155,6 +155,7 @@ const std::vector<Setting>& settings() {
              {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
       choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
              {"integer_only", "tensorrt", "default"}),
+      choice({"quantizer", "Quantization", "family of quantizers"}, &C::quantizer, {"affine"}),
       whole({"weight_bits", "Quantization", "bits of a weight"}, &C::weight_bits, 2, 16),
       whole({"activation_bits", "Quantization", "bits of an activation"}, &C::activation_bits, 2, 16),
       whole({"float_epochs", "Training", "epochs in float"}, &C::float_epochs, 0, 1000000),

@@ -27,12 +27,13 @@ struct RunConfig {
 
   std::string model = "resnet8";        ///< see `model_names()`.
   std::string preset = "integer_only";  ///< see `preset_config`.
+  std::string quantizer = "affine";     ///< family of the quantizers.
   std::int64_t weight_bits = 8;
   std::int64_t activation_bits = 8;
 
-  std::int64_t float_epochs = 6;     ///< passes over the data before quantization.
+  std::int64_t float_epochs = 4;     ///< passes over the data before quantization.
   std::int64_t record_batches = 50;  ///< batches whose ranges are recorded.
-  std::int64_t qat_epochs = 3;       ///< passes over the data with quantizers.
+  std::int64_t qat_epochs = 2;       ///< passes over the data with quantizers.
   std::string optimizer = "sgd";
   double learning_rate = 0.1;    ///< at the start of the float epochs; QAT starts at a tenth of it.
   double momentum = 0.9;         ///< of sgd; the first beta of adam.
