@@ -47,6 +47,11 @@ std::string short_name(SlotId id) {
   return name;
 }
 
+// Slots stand in the order in which forward uses them, whatever the order in which they were filled.
+constexpr auto kOrderOfUse = [](const auto& a, const auto& b) {
+  return std::pair(a.id.kind, a.id.index) < std::pair(b.id.kind, b.id.index);
+};
+
 }  // namespace
 
 std::string SlotId::name() const {
@@ -138,6 +143,7 @@ void QuantizableLayer::set_slot(SlotId id, std::shared_ptr<TensorModule> content
   content->train(module().is_training());
   module().register_module(id.name(), content);
   entries_.push_back({id, std::move(content), std::nullopt});
+  std::sort(entries_.begin(), entries_.end(), kOrderOfUse);
 }
 
 void QuantizableLayer::set_link(SlotId id, SlotLink link) {
@@ -146,6 +152,7 @@ void QuantizableLayer::set_link(SlotId id, SlotLink link) {
                     ": expected an input or output slot for a link, got ", id.name());
   erase(id);
   entries_.push_back({id, nullptr, std::move(link)});
+  std::sort(entries_.begin(), entries_.end(), kOrderOfUse);
 }
 
 const SlotLink* QuantizableLayer::link(SlotId id) const {

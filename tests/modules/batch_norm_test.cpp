@@ -97,7 +97,7 @@ TEST_CASE("A layer gets a bias where it had none", "[modules]") {
     CHECK((layer->bias.requires_grad() && layer->bias.is_leaf()));
     CHECK(layer->named_parameters()["bias"].is_same(layer->bias));
     const auto difference = (layer->forward(x) - before).transpose(0, 1).flatten(1).mean(1);
-    CHECK(torch::allclose(difference, torch::tensor({1.0, 2.0})));
+    CHECK(torch::allclose(difference, torch::tensor({1.0, 2.0}, torch::kDouble)));
     const auto bias = layer->bias;
     layer->set_bias_parameter(torch::tensor({5.0F, 6.0F}));
     CHECK(layer->bias.is_same(bias));
