@@ -47,7 +47,7 @@ std::string short_name(SlotId id) {
   return name;
 }
 
-// Slots stand in the order in which forward uses them, whatever the order in which they were filled.
+// The order in which forward uses the slots.
 constexpr auto kOrderOfUse = [](const auto& a, const auto& b) {
   return std::pair(a.id.kind, a.id.index) < std::pair(b.id.kind, b.id.index);
 };
@@ -143,7 +143,6 @@ void QuantizableLayer::set_slot(SlotId id, std::shared_ptr<TensorModule> content
   content->train(module().is_training());
   module().register_module(id.name(), content);
   entries_.push_back({id, std::move(content), std::nullopt});
-  std::sort(entries_.begin(), entries_.end(), kOrderOfUse);
 }
 
 void QuantizableLayer::set_link(SlotId id, SlotLink link) {
@@ -152,7 +151,6 @@ void QuantizableLayer::set_link(SlotId id, SlotLink link) {
                     ": expected an input or output slot for a link, got ", id.name());
   erase(id);
   entries_.push_back({id, nullptr, std::move(link)});
-  std::sort(entries_.begin(), entries_.end(), kOrderOfUse);
 }
 
 const SlotLink* QuantizableLayer::link(SlotId id) const {
@@ -262,7 +260,9 @@ void QuantizableLayer::reset_slots() {
 
 std::string QuantizableLayer::describe_slots() const {
   std::string text;
-  for (const Entry& entry : entries_) {
+  auto entries = entries_;
+  std::sort(entries.begin(), entries.end(), kOrderOfUse);
+  for (const Entry& entry : entries) {
     text +=
         ", " + short_name(entry.id) + "=" + (entry.content ? short_text(*entry.content) : entry.link->path);
   }

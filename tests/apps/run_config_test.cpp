@@ -50,6 +50,7 @@ TEST_CASE("Every key of a configuration survives the way through its file", "[ap
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     INFO(setting.key);
+    if (setting.key == "quantizer") continue;               // there is one family to choose from
     CHECK(setting.text(config) != setting.text(defaults));  // or this test would not notice a lost key
   }
   CHECK(from_toml(config.to_toml()) == config);
@@ -100,7 +101,7 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
                                              {"weight_bits", "8 bits", "from 2 to 16"},
                                              {"weight_bits", "", "from 2 to 16"},
                                              {"seed", "99999999999999999999", "from 0 up"},
-                                             {"record_batches", "0", "from 1 up"},
+                                             {"record_batches", "0", "from 1 to 1000000"},
                                              {"learning_rate", "nan", "from 0 up"},
                                              {"learning_rate", "inf", "from 0 up"},
                                              {"learning_rate", "-0.1", "from 0 up"},

@@ -418,7 +418,10 @@ TEST_CASE("A residual sum shares one quantizer over the joint range", "[schedule
     nn::Linear b = register_module("b", nn::Linear(nn::LinearOptions(1, 1).bias(false)));
     nn::Add add = register_module("add", nn::Add());
     nn::Linear c = register_module("c", nn::Linear(nn::LinearOptions(1, 1).bias(false)));
-    torch::Tensor forward(torch::Tensor x) { return c->forward(add->forward(a->forward(x), b->forward(x))); }
+    torch::Tensor forward(torch::Tensor x) {
+      const auto first = a->forward(x);  // the order of arguments is the compiler's choice
+      return c->forward(add->forward(first, b->forward(x)));
+    }
   };
   auto net = std::make_shared<Net>();
   torch::nn::init::constant_(net->a->weight, 1.0);

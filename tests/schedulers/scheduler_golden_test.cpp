@@ -43,7 +43,10 @@ struct GoldenNet : torch::nn::Module {
   void train_but_batch_norm() {
     train();
     for (const auto& module : modules()) {
-      if (dynamic_cast<nn::BatchNormLayer*>(module.get())) module->eval();
+      if (!dynamic_cast<nn::BatchNormLayer*>(module.get())) continue;
+      module->eval();
+      for (const auto& slot : module->children())
+        slot->train();  // its recorder goes on
     }
   }
   template <class Layer>
