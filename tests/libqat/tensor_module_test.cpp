@@ -95,8 +95,10 @@ TEST_CASE("make_tensor_module refuses texts that are no configuration") {
   }
   CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "Quantum"})"); },
                     {"'Quantum'", "AffineQuantizer"}) == "");
-  CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "AffineQuantizer"})"); },
-                    {"AffineQuantizer", "not found"}) == "");
+  CHECK(
+      error_lacks(
+          [] { qat::make_tensor_module(R"({"type": "AffineQuantizer", "signed": true, "narrow": false})"); },
+          {"AffineQuantizer", "bits"}) == "");
   CHECK(error_lacks([] { qat::make_tensor_module(R"({"type": "BiasQuantizer", "rounding": "up"})"); },
                     {"'up'"}) == "");
 }
