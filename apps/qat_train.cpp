@@ -18,8 +18,7 @@ int main(int argc, char** argv) {
     configured_device(config.device);  // refuse before anything is read or written
     auto progress = Progress::standard_error();
     const auto dataset = load_configured_dataset(config);
-    const OutputFolder folder(out);
-    const auto result = run_training(config, dataset, folder, progress);
+    const auto result = run_training(config, dataset, out, progress);
     std::cout << result_table(result) << "results in " << out.string()
               << ": report.html, summary.json, model.qat, model.torchscript.pt\n";
     return 0;

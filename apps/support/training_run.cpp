@@ -9,9 +9,11 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "support/model_description.h"
 #include "support/models.h"
+#include "support/output_folder.h"
 #include "support/program.h"
 #include "support/report.h"
 #include "support/trainer.h"
@@ -33,14 +35,15 @@ QATConfig quantization(const RunConfig& config) {
 /// One run from the first epoch to the last file.
 class TrainingRun {
  public:
-  TrainingRun(const RunConfig& config, const Dataset& dataset, const OutputFolder& folder, Progress& progress)
+  TrainingRun(const RunConfig& config, const Dataset& dataset, const std::filesystem::path& out,
+              Progress& progress)
       : config_(config),
         dataset_(dataset),
-        folder_(folder),
         progress_(progress),
         model_(make_model(config.model, dataset.sample_shape(), dataset.classes)),
         trainer_(model_, dataset, config, progress),
-        scheduler_(model_.module, model_.forward, {example()}, quantization(config), &trainer_.optimizer()) {
+        scheduler_(model_.module, model_.forward, {example()}, quantization(config), &trainer_.optimizer()),
+        folder_(out) {
     result_.config = config;
   }
 
@@ -142,11 +145,11 @@ class TrainingRun {
 
   RunConfig config_;
   const Dataset& dataset_;
-  const OutputFolder& folder_;
   Progress& progress_;
   Model model_;
   Trainer trainer_;
   QATScheduler scheduler_;
+  OutputFolder folder_;  // removes earlier results: made after all that can refuse the run
   Evaluation last_test_;
   RunResult result_;
 };
@@ -161,11 +164,11 @@ Dataset load_configured_dataset(const RunConfig& config) {
                        .synthetic = {}});
 }
 
-RunResult run_training(RunConfig config, const Dataset& dataset, const OutputFolder& folder,
+RunResult run_training(RunConfig config, const Dataset& dataset, const std::filesystem::path& out,
                        Progress& progress) {
   config.threads = set_threads(config.threads);
   torch::manual_seed(static_cast<std::uint64_t>(config.seed));
-  return TrainingRun(config, dataset, folder, progress).run();
+  return TrainingRun(config, dataset, out, progress).run();
 }
 
 }  // namespace qat::apps

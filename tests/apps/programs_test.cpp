@@ -216,6 +216,40 @@ TEST_CASE("case 124: unreadable data ends with status 1 and names the file", "[a
   CHECK_FALSE(std::filesystem::exists(out));
 }
 
+TEST_CASE("A run that is refused leaves the results of an earlier run as they were", "[apps]") {
+  const TemporaryFolder folder;
+  folder.write("summary.json", {'{', '}'});
+  folder.write("model.qat", {1, 2, 3});
+  const TemporaryFolder damaged;
+  damaged.write("train-images-idx3-ubyte", {1, 2, 3, 4});
+  const TemporaryFolder small;  // images too small for any network
+  for (const std::string name : {"train", "t10k"}) {
+    small.write(name + "-images-idx3-ubyte", idx_images(32, 8, 8));
+    small.write(name + "-labels-idx1-ubyte", idx_labels(32));
+  }
+  struct Refused {
+    std::vector<std::string> options;
+    int status;
+    std::string named;
+  };
+  const std::vector<Refused> runs = {
+      {{"--data-path", damaged.path().string()}, 1, "ubyte"},
+      {{"--data-path", small.path().string(), "--batch-size", "8"}, 1, "8 x 8"},
+      {{"--weight-bits", "1"}, 2, "--weight-bits"},
+      {{"--activation-bits", "40"}, 2, "--activation-bits"},
+  };
+  for (auto run : runs) {
+    run.options.insert(run.options.end(), {"--out", folder.path().string()});
+    const auto outcome = train(run.options);
+    INFO(outcome.standard_error);
+    CHECK(outcome.status == run.status);
+    CHECK_THAT(outcome.standard_error, Contains("error: ") && Contains(run.named) && !Contains("epoch"));
+    CHECK(content(folder.path() / "summary.json") == "{}");
+    CHECK(std::filesystem::file_size(folder.path() / "model.qat") == 3);
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
+  }
+}
+
 TEST_CASE("An output folder that cannot be made ends with status 1 before any work", "[apps]") {
   const TemporaryFolder folder;
   const auto file = folder.write("file", {1});
