@@ -1,8 +1,11 @@
 #include "support/slot_table.h"
 
 #include <qat/nn/quantizable_layer.h>
+#include <qat/numerics/affine.h>
 #include <qat/quantizers/quantizer.h>
 
+#include <algorithm>
+#include <limits>
 #include <sstream>
 
 namespace qat::apps {
@@ -18,12 +21,20 @@ std::string class_name(const std::string& qualified) {
 
 void describe_scale(SlotRow& row, Quantizer& quantizer, const torch::Tensor& x) {
   const auto params = quantizer.affine_params(x);
-  const auto scale = params.scale.to(torch::kCPU, torch::kFloat64);
-  const auto zero_point = params.zero_point.to(torch::kCPU, torch::kFloat64);
+  const auto scale = params.scale.to(torch::kCPU, torch::kFloat64).contiguous();
+  const auto zero_point = params.zero_point.to(torch::kCPU, torch::kFloat64).contiguous();
   row.smallest_scale = scale.min().item<double>();
   row.largest_scale = scale.max().item<double>();
-  row.low = (scale * (static_cast<double>(params.range.qmin()) - zero_point)).min().item<double>();
-  row.high = (scale * (static_cast<double>(params.range.qmax()) - zero_point)).max().item<double>();
+  row.low = std::numeric_limits<double>::infinity();
+  row.high = -row.low;
+  for (std::int64_t c = 0; c < scale.numel(); ++c) {
+    const auto real = [&](std::int64_t code) {
+      return affine_real(static_cast<double>(code), scale.const_data_ptr<double>()[c],
+                         zero_point.const_data_ptr<double>()[c]);
+    };
+    row.low = std::min(row.low, real(params.range.qmin()));
+    row.high = std::max(row.high, real(params.range.qmax()));
+  }
 }
 
 std::vector<std::int64_t> code_histogram(Quantizer& quantizer, const torch::Tensor& weight) {

@@ -97,8 +97,7 @@ torch::Tensor ConvLayer<D, Derived>::forward(const torch::Tensor& input) {
   if (this->is_float())
     return scope.output(convolve<D>(input, this->weight, this->bias, this->options, padding));
   const auto x = this->slot_input(input);
-  const auto weight = this->slot_weight(this->weight);
-  const auto bias = this->slot_bias(this->bias, this->weight);
+  const auto [weight, bias] = this->slot_parameters(this->weight, this->bias);
   return scope.output(this->slot_output(convolve<D>(x, weight, bias, this->options, padding)));
 }
 
@@ -116,8 +115,7 @@ torch::Tensor ConvTransposeLayer<D, Derived>::forward(const torch::Tensor& input
   if (this->is_float())
     return scope.output(convolve_transposed<D>(input, this->weight, this->bias, this->options, extra));
   const auto x = this->slot_input(input);
-  const auto weight = this->slot_weight(this->weight);
-  const auto bias = this->slot_bias(this->bias, this->weight);
+  const auto [weight, bias] = this->slot_parameters(this->weight, this->bias);
   return scope.output(this->slot_output(convolve_transposed<D>(x, weight, bias, this->options, extra)));
 }
 

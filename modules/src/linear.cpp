@@ -41,8 +41,8 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
   const LayerScope scope(*this, {input});
   if (is_float()) return scope.output(torch::nn::functional::linear(input, weight, bias));
   const auto x = slot_input(input);
-  return scope.output(
-      slot_output(torch::nn::functional::linear(x, slot_weight(weight), slot_bias(bias, weight))));
+  const auto quantized = slot_parameters(weight, bias);
+  return scope.output(slot_output(torch::nn::functional::linear(x, quantized.weight, quantized.bias)));
 }
 
 }  // namespace qat::nn

@@ -1,4 +1,5 @@
 #include <qat/nn/quantizable_layer.h>
+#include <qat/numerics/affine_params.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/quantizers/bias_quantizer.h>
 #include <qat/recorders/recorder.h>
@@ -212,23 +213,24 @@ torch::Tensor QuantizableLayer::slot_weight(const torch::Tensor& weight) const {
   return entry ? entry->content->forward(held(weight)) : held(weight);
 }
 
-torch::Tensor QuantizableLayer::slot_bias(const torch::Tensor& bias, const torch::Tensor& weight) const {
-  const Entry* entry = find({SlotId::Kind::kBias});
-  if (!entry || !bias.defined()) return held(bias);
+QuantizableLayer::Parameters QuantizableLayer::slot_parameters(const torch::Tensor& weight,
+                                                               const torch::Tensor& bias) const {
+  const Entry* entry = bias.defined() ? find({SlotId::Kind::kBias}) : nullptr;
+  if (!entry) return {slot_weight(weight), held(bias)};
   auto* bias_quantizer = dynamic_cast<BiasQuantizer*>(entry->content.get());
-  if (!bias_quantizer) return entry->content->forward(held(bias));
+  if (!bias_quantizer) return {slot_weight(weight), entry->content->forward(held(bias))};
 
   const Entry* input = find({SlotId::Kind::kInput});
   const auto input_content = input ? resolve(*input) : nullptr;
   auto* input_quantizer = dynamic_cast<Quantizer*>(input_content.get());
   auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
-  if (!input_quantizer || !weight_quantizer) return held(bias);
-  torch::Tensor scale = input_quantizer->affine_params({}).scale.detach() *
-                        weight_quantizer->affine_params(weight.detach()).scale.detach();
+  if (!input_quantizer || !weight_quantizer) return {slot_weight(weight), held(bias)};
+  const auto params = weight_quantizer->affine_params(weight.detach());
+  auto scale = accumulator_scale(input_quantizer->affine_params({}).scale, params.scale);
   // The weight of a transposed convolution has the channels of one group on its axis: each group repeats the
   // scales.
   if (scale.dim() == 1 && scale.size(0) != bias.size(0)) scale = scale.repeat({bias.size(0) / scale.size(0)});
-  return bias_quantizer->forward(held(bias), scale);
+  return {weight_quantizer->forward_with(held(weight), params), bias_quantizer->forward(held(bias), scale)};
 }
 
 torch::Tensor QuantizableLayer::slot_output(const torch::Tensor& y) const {

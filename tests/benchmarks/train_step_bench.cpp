@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -44,8 +45,7 @@ class TorchFakeQuantizer : public qat::Quantizer {
 
   using Quantizer::forward;
   Tensor forward(const Tensor& x, const qat::Activation& activation) override {
-    Tensor y = x;
-    if (!activation.is_identity()) y = activation.negative_slope == 0.0 ? torch::relu(x) : x;
+    const Tensor y = activated(x, activation);
     const auto params = affine_params(y);
     const auto qmin = params.range.qmin();
     const auto qmax = params.range.qmax();
@@ -55,6 +55,7 @@ class TorchFakeQuantizer : public qat::Quantizer {
     }
     return torch::fake_quantize_per_tensor_affine(y, params.scale, params.zero_point, qmin, qmax);
   }
+  Tensor forward_with(const Tensor& x, const qat::AffineParams&) override { return Quantizer::forward(x); }
   Tensor codes(const Tensor& x) override { return twin_->codes(x); }
   qat::AffineParams affine_params(const Tensor& x) override { return twin_->affine_params(x); }
   std::int64_t bits() const override { return twin_->bits(); }
@@ -62,6 +63,16 @@ class TorchFakeQuantizer : public qat::Quantizer {
   std::string config() const override { return twin_->config(); }
 
  private:
+  /// One operation of torch for each of its activations: ReLU, ReLU6, LeakyReLU.
+  static Tensor activated(const Tensor& x, const qat::Activation& activation) {
+    if (activation.is_identity()) return x;
+    const bool bounded = activation.upper < HUGE_VAL;
+    if (activation.negative_slope == 0.0)
+      return bounded ? torch::clamp(x, 0.0, activation.upper) : torch::relu(x);
+    const Tensor y = activation.negative_slope == 1.0 ? x : torch::leaky_relu(x, activation.negative_slope);
+    return bounded ? torch::clamp_max(y, activation.upper) : y;
+  }
+
   std::shared_ptr<qat::AffineQuantizer> twin_;
 };
 

@@ -125,6 +125,25 @@ TEST_CASE("A bias without a quantized input stays float", "[modules]") {
   CHECK(layer->forward(torch::zeros({1, 1})).item<float>() == 0.123456F);
 }
 
+TEST_CASE("The range of a weight is computed once for weight and bias", "[modules]") {
+  struct Counting : qat::AffineQuantizer {
+    using AffineQuantizer::AffineQuantizer;
+    qat::AffineParams affine_params(const torch::Tensor& x) override {
+      ++calls;
+      return AffineQuantizer::affine_params(x);
+    }
+    int calls = 0;
+  };
+  auto layer = make_linear(torch::tensor({{0.5F}}), torch::tensor({0.123456F}));
+  const auto weights = std::make_shared<Counting>(
+      qat::AffineQuantizerOptions{.scale_source = qat::ScaleSource::kCurrent, .axis = 0});
+  layer->set_slot(slots::kInput, slots::quantizer(0.25F));
+  layer->set_slot(slots::kWeight, weights);
+  layer->set_slot(slots::kBias, slots::bias_quantizer());
+  layer->forward(torch::zeros({1, 1}));
+  CHECK(weights->calls == 1);
+}
+
 TEST_CASE("case 24: transposed convolutions have their channels on axis 1", "[modules]") {
   nn::ConvTranspose2d layer(2, 3, 1);
   set(layer->weight, torch::tensor({{1.0F, 10.0F, 100.0F}, {2.0F, 20.0F, 200.0F}}));

@@ -110,6 +110,15 @@ AffineParams affine_params_from_range_unchecked(const ValueRange& values, const 
   return params;
 }
 
+torch::Tensor accumulator_scale(const torch::Tensor& scale_x, const torch::Tensor& scale_w) {
+  for (const auto* scale : {&scale_x, &scale_w}) {
+    TORCH_CHECK_VALUE(scale->defined() && scale->scalar_type() == torch::kFloat,
+                      "accumulator_scale: expected float32 scales of input and weight, got ",
+                      scale->defined() ? scale->toString() : "an undefined tensor");
+  }
+  return scale_x.detach() * scale_w.detach();
+}
+
 AffineParams detail::affine_params_by_tensor_operations(const ValueRange& values, const IntegerRange& range,
                                                         Symmetry symmetry, PowerOfTwo power_of_two) {
   const auto min = values.min.detach().to(torch::kFloat).to(torch::kDouble);

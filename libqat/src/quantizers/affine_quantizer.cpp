@@ -31,6 +31,10 @@ torch::Tensor AffineQuantizer::forward(const torch::Tensor& x, const Activation&
   return fake_quantize(x, x.defined() && x.is_floating_point() ? affine_params(x) : AffineParams{}, options);
 }
 
+torch::Tensor AffineQuantizer::forward_with(const torch::Tensor& x, const AffineParams& params) {
+  return fake_quantize(x, params, {options_.rounding, options_.straight_through, {}});
+}
+
 torch::Tensor AffineQuantizer::codes(const torch::Tensor& x) {
   return affine_codes(x, affine_params(x), {options_.rounding, options_.straight_through, {}});
 }

@@ -191,3 +191,12 @@ TEST_CASE("an affine quantizer prints what it does") {
   CHECK(text_of(*weight_quantizer(0)) ==
         "qat::AffineQuantizer(int8 narrow, symmetric, axis=0, current range)");
 }
+
+TEST_CASE("Given parameters quantize as the quantizer does with its own", "[quantizers]") {
+  torch::manual_seed(3);
+  const auto x = torch::randn({3, 5});
+  for (const auto& quantizer : {weight_quantizer(), weight_quantizer(0)}) {
+    const auto params = quantizer->affine_params(x);
+    CHECK(mismatch(quantizer->forward_with(x, params), quantizer->forward(x)) == "");
+  }
+}

@@ -1,3 +1,4 @@
+#include <qat/numerics/affine_params.h>
 #include <qat/quantizers/bias_quantizer.h>
 
 #include <cmath>
@@ -103,4 +104,17 @@ TEST_CASE("a bias quantizer prints itself") {
   std::ostringstream text;
   BiasQuantizer().pretty_print(text);
   CHECK(text.str() == "qat::BiasQuantizer(int32)");
+}
+
+TEST_CASE("The scale of an accumulator is one float32 product for each channel", "[quantizers]") {
+  const auto x = torch::tensor(0.1F).requires_grad_();
+  const auto w = torch::tensor({0.3F, 0.7F});
+  const auto scale = qat::accumulator_scale(x, w);
+  CHECK_FALSE(scale.requires_grad());
+  CHECK(scale[0].item<float>() == 0.1F * 0.3F);
+  CHECK(scale[1].item<float>() == 0.1F * 0.7F);
+  CHECK(qat::accumulator_scale(x, w[0]).dim() == 0);
+  CHECK(error_lacks([&] { qat::accumulator_scale(x, w.to(torch::kHalf)); },
+                    {"accumulator_scale", "float32", "Half"}) == "");
+  CHECK(error_lacks([&] { qat::accumulator_scale({}, w); }, {"undefined"}) == "");
 }

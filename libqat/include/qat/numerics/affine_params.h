@@ -49,6 +49,11 @@ AffineParams affine_params_from_range_unchecked(const ValueRange& values, const 
                                                 PowerOfTwo power_of_two = PowerOfTwo::kNotRound,
                                                 std::optional<std::int64_t> axis = std::nullopt);
 
+/// The scale of an integer accumulator, and of the bias that is added to it: scale_x * scale_w, one float32
+/// product for each channel. `scale_x`: the input's, []; `scale_w`: the weight's, [] or [C]. No gradient.
+/// Throws: c10::ValueError if one of them is undefined or not float32.
+torch::Tensor accumulator_scale(const torch::Tensor& scale_x, const torch::Tensor& scale_w);
+
 namespace detail {
 
 /// `affine_scale` written with tensor operations, for devices whose memory the host cannot read. Same bits.

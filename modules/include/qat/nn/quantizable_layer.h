@@ -113,9 +113,14 @@ class QuantizableLayer {
   torch::Tensor slot_input(const torch::Tensor& x, std::int64_t index = 0) const;
   /// Passes the weight through its slot; held in RECORDING.
   torch::Tensor slot_weight(const torch::Tensor& weight) const;
-  /// Passes the bias (may be undefined) through its slot: int32 codes at scale_x * scale_w[c] if input and
-  /// weight are quantized, else it stays float. `weight` is the unquantized weight.
-  torch::Tensor slot_bias(const torch::Tensor& bias, const torch::Tensor& weight) const;
+  /// What a layer computes with.
+  struct Parameters {
+    torch::Tensor weight;
+    torch::Tensor bias;
+  };
+  /// Passes weight and bias (may be undefined) through their slots; held in RECORDING. The bias: int32 codes
+  /// at scale_x * scale_w[c] if input and weight are quantized, else it stays float.
+  Parameters slot_parameters(const torch::Tensor& weight, const torch::Tensor& bias) const;
   /// Passes the output through its slot or link. While parameters are held, a float layer's first output
   /// still requires a gradient, so that backward() runs.
   torch::Tensor slot_output(const torch::Tensor& y) const;
