@@ -10,8 +10,13 @@
 namespace qat::apps {
 namespace {
 
-constexpr const char* kResults[] = {"config.toml",          "metrics.csv", "summary.json",
-                                    "report.html",          "model.qat",   "model.torchscript.pt",
+constexpr const char* kResults[] = {"config.toml",
+                                    "metrics.csv",
+                                    "summary.json",
+                                    "report.html",
+                                    "model.qat",
+                                    "model.torchscript.pt",
+                                    "model.torchscript.pt.sha256",
                                     "checkpoints/float.qat"};
 
 }  // namespace

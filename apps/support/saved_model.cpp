@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "support/digest_file.h"
 #include "support/models.h"
 
 namespace qat::apps {
@@ -52,6 +53,7 @@ SavedModel load_qat_file(const std::filesystem::path& path, torch::Device device
 
 SavedModel load_saved_model(const std::filesystem::path& path, torch::Device device) {
   TORCH_CHECK(std::filesystem::is_regular_file(path), path.string(), ": no such file");
+  check_digest(path);
   return is_zip(path) ? load_torchscript(path, device) : load_qat_file(path, device);
 }
 

@@ -21,7 +21,7 @@ struct SavedModel {
 
 /// Reads a checkpoint of qat-train or a TorchScript file that it exported; the content decides, not the name.
 /// Throws: c10::Error naming the file and what is wrong: missing, empty, cut, of another program; damaged
-/// checkpoints.
+/// checkpoints; files that differ from the digest beside them (check_digest).
 SavedModel load_saved_model(const std::filesystem::path& path, torch::Device device);
 
 }  // namespace qat::apps

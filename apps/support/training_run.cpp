@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "support/digest_file.h"
 #include "support/model_description.h"
 #include "support/models.h"
 #include "support/output_folder.h"
@@ -124,7 +125,8 @@ class TrainingRun {
   }
 
   void export_and_compare() {
-    const auto path = folder_.file("model.torchscript.pt");
+    const std::string name = "model.torchscript.pt";
+    const auto path = folder_.file(name);
     export_torchscript(*model_.module, model_.forward, {example()}, path.string(),
                        {description().to_entries()});
     auto exported = torch::jit::load(path.string(), trainer_.device());
@@ -136,7 +138,10 @@ class TrainingRun {
     result_.codes_compared = test.predictions.size(0);
     result_.codes_different = (test.predictions != last_test_.predictions).sum().item<std::int64_t>();
     result_.largest_output_difference = (test.outputs - last_test_.outputs).abs().max().item<double>();
-    if (result_.codes_different == 0) return;
+    if (result_.codes_different == 0) {
+      write_digest(folder_, name);
+      return;
+    }
     std::filesystem::remove(path);
     TORCH_CHECK(false, path.string(), ": the exported model predicts another class for ",
                 result_.codes_different, " of ", result_.codes_compared,

@@ -43,10 +43,12 @@ TEST_CASE("An output folder replaces the files of an earlier run and leaves othe
     const OutputFolder folder(path);
     folder.write("summary.json", "old");
     folder.write("notes.txt", "mine");
+    folder.write("model.torchscript.pt.sha256", "old");
     folder.write("checkpoints/float.qat", "old");
   }
   const OutputFolder folder(path);
   CHECK_FALSE(std::filesystem::exists(path / "summary.json"));
+  CHECK_FALSE(std::filesystem::exists(path / "model.torchscript.pt.sha256"));
   CHECK_FALSE(std::filesystem::exists(path / "checkpoints/float.qat"));
   CHECK(std::filesystem::exists(path / "notes.txt"));
 }

@@ -15,8 +15,13 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kFiles[] = {"config.toml",          "metrics.csv", "summary.json",
-                                  "report.html",          "model.qat",   "model.torchscript.pt",
+constexpr const char* kFiles[] = {"config.toml",
+                                  "metrics.csv",
+                                  "summary.json",
+                                  "report.html",
+                                  "model.qat",
+                                  "model.torchscript.pt",
+                                  "model.torchscript.pt.sha256",
                                   "checkpoints/float.qat"};
 
 std::string content(const std::filesystem::path& path) {
@@ -198,6 +203,40 @@ TEST_CASE("case 126: qat-eval refuses files that are no model", "[apps]") {
                Contains("error: ") && Contains(file.filename().string()) && !Contains("frame #"));
     CHECK(outcome.standard_output.empty());
   }
+}
+
+TEST_CASE("qat-eval refuses an exported file that differs from its digest", "[apps]") {
+  const auto& run = finished_run();
+  REQUIRE(run.outcome.status == 0);
+  const auto line = content(run.out / "model.torchscript.pt.sha256");
+  REQUIRE(line.size() == 64 + 2 + std::string("model.torchscript.pt\n").size());
+  CHECK(line.substr(64) == "  model.torchscript.pt\n");
+
+  const TemporaryFolder folder;
+  const auto evaluate = [](const std::filesystem::path& file) {
+    return run_built_program("qat-eval", {file.string(), "--threads", "1"});
+  };
+  const auto bytes_of = [](const std::string& text) { return Bytes(text.begin(), text.end()); };
+  auto bytes = bytes_of(content(run.out / "model.torchscript.pt"));
+  const auto file = folder.write("model.pt", bytes);
+  CHECK(evaluate(file).status == 0);  // without a digest
+  const auto digest = folder.write("model.pt.sha256", bytes_of(line));
+  CHECK(evaluate(file).status == 0);
+  for (const auto at : {std::size_t{0}, bytes.size() / 2}) {
+    bytes[at] ^= 1;
+    folder.write("model.pt", bytes);
+    const auto outcome = evaluate(file);
+    INFO(outcome.standard_error);
+    CHECK(outcome.status == 1);
+    CHECK_THAT(outcome.standard_error,
+               Contains(file.string()) && Contains(line.substr(0, 64)) && Contains("again"));
+    bytes[at] ^= 1;
+  }
+  folder.write("model.pt", bytes);
+  folder.write("model.pt.sha256", bytes_of("nonsense\n"));
+  const auto outcome = evaluate(file);
+  CHECK(outcome.status == 1);
+  CHECK_THAT(outcome.standard_error, Contains(digest.string()) && Contains("nonsense"));
 }
 
 TEST_CASE("case 124: unreadable data ends with status 1 and names the file", "[apps]") {

@@ -4,6 +4,7 @@
 #include <qat/export/torchscript.h>
 #include <qat/nn/nn.h>
 #include <qat/schedulers/checkpoint.h>
+#include <qat/schedulers/file_digest.h>
 #include <qat/schedulers/qat_scheduler.h>
 #include <qat/version.h>
 
