@@ -10,7 +10,7 @@ cmake --preset release >/dev/null
 cmake --build --preset release --target qat-train qat-eval
 
 echo "quickstart: training"
-build/release/bin/qat-train --data fashion-mnist --model resnet8 --float-epochs 3 --qat-epochs 1 --out "$out" "$@"
+build/release/bin/qat-train --data fashion-mnist --model resnet8 --float-epochs 2 --qat-epochs 1 --out "$out" "$@"
 
 echo
 echo "Open $PWD/$out/report.html in a browser. All of $out:"
