@@ -24,8 +24,9 @@ void check_digest(const std::filesystem::path& file) {
   std::ifstream stream(path);
   std::string expected;
   stream >> expected;
-  TORCH_CHECK(expected.size() == 64, path.string(), ": expected a line of sha256sum (64 hex digits, name), got '",
-              expected.substr(0, 80), "'; export or copy the model again, or remove this file to load the model unchecked");
+  TORCH_CHECK(expected.size() == 64, path.string(),
+              ": expected a line of sha256sum (64 hex digits, name), got '", expected.substr(0, 80),
+              "'; export or copy the model again, or remove this file to load the model unchecked");
   const auto found = file_digest(file.string());
   TORCH_CHECK(found == expected, file.string(), ": damaged: expected the SHA-256 ", expected, " of ",
               path.string(), ", found ", found, "; export or copy the file again");

@@ -103,7 +103,7 @@ TEST_CASE("Without shuffling the samples come as they are stored", "[apps]") {
   REQUIRE(labels_of_epoch(loader, 3) == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
-TEST_CASE("case 51 the training loader drops a short last batch", "[apps]") {
+TEST_CASE("case 51: of 5 samples in batches of 4 the training loader drops the short last batch", "[apps]") {
   Dataset dataset;
   dataset.train = counting_set(5);
   dataset.mean = kMean;

@@ -1,4 +1,4 @@
-#include "images.h"
+#include "small_net.h"
 #include <qat/nn/nn.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/schedulers/qat_scheduler.h>
@@ -13,9 +13,7 @@
 
 namespace nn = qat::nn;
 using namespace qat;
-using qat::testing::error_lacks;
-using qat::testing::images;
-using qat::testing::mismatch;
+using namespace qat::testing;
 
 namespace {
 
@@ -24,55 +22,12 @@ constexpr nn::SlotId kWeight{nn::SlotId::Kind::kWeight};
 constexpr nn::SlotId kBias{nn::SlotId::Kind::kBias};
 constexpr nn::SlotId kOutput{nn::SlotId::Kind::kOutput};
 
-/// conv, BatchNorm, ReLU, linear. Layer names: 0, 1, 2, 4.
-nn::Sequential small_net() {
-  torch::manual_seed(0);
-  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 2, 3).bias(false)), nn::BatchNorm2d(2), nn::ReLU(),
-                        nn::Flatten(), nn::Linear(8, 3));
-}
-
-/// Everything is quantized, transitions by explicit call.
-QATConfig everything() {
-  QATConfig config = integer_only_config();
-  config.bn_folding = BatchNormFolding::kOff;
-  return config;
-}
-
-template <class Layer>
-nn::QuantizableLayer& layer(nn::Sequential& net, std::size_t index) {
-  return *net->ptr<typename Layer::Impl>(index);
-}
-
 std::shared_ptr<Recorder> recorder(const nn::QuantizableLayer& layer, nn::SlotId id) {
   return std::dynamic_pointer_cast<Recorder>(layer.slot(id));
 }
 
 std::shared_ptr<AffineQuantizer> quantizer(const nn::QuantizableLayer& layer, nn::SlotId id) {
   return std::dynamic_pointer_cast<AffineQuantizer>(layer.slot(id));
-}
-
-/// One step of a training loop; the loss.
-double train_step(nn::Sequential& net, torch::optim::Optimizer& optimizer, bool set_to_none = true) {
-  optimizer.zero_grad(set_to_none);
-  const auto loss = net->forward(images()).square().mean();
-  loss.backward();
-  optimizer.step();
-  return loss.item<double>();
-}
-
-std::vector<torch::Tensor> copies(const std::vector<torch::Tensor>& tensors) {
-  std::vector<torch::Tensor> result;
-  for (const auto& each : tensors)
-    result.push_back(each.detach().clone());
-  return result;
-}
-
-bool same_bits(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!torch::equal(a[i], b[i])) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -250,75 +205,6 @@ TEST_CASE("Every numeric field of the configuration reaches recorders and quanti
   CHECK(weight.axis == 0);
   CHECK(quantizer(linear, kWeight)->affine_params({}).scale.sizes() == torch::IntArrayRef({3}));
   CHECK(linear.slot(kBias) == nullptr);
-}
-
-TEST_CASE("Nothing moves while recording whatever the optimizer remembers", "[schedulers]") {
-  const auto check = [](auto make_optimizer) {
-    auto net = small_net();
-    auto optimizer = make_optimizer(net->parameters());
-    QATScheduler scheduler(net, {images()}, everything(), &optimizer);
-    for (int i = 0; i < 3; ++i)
-      train_step(net, optimizer, /*set_to_none=*/false);
-    scheduler.start_recording();
-    const auto before = copies(net->parameters());
-    for (const bool set_to_none : {false, true, false})
-      train_step(net, optimizer, set_to_none);
-    CHECK(same_bits(net->parameters(), before));
-    scheduler.start_training();
-    train_step(net, optimizer);
-    CHECK_FALSE(same_bits(net->parameters(), before));
-  };
-  check([](const auto& parameters) {
-    return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
-  });
-  check([](const auto& parameters) {
-    return torch::optim::Adam(parameters, torch::optim::AdamOptions(0.1).weight_decay(0.01));
-  });
-}
-
-TEST_CASE("Parameters of torch's own layers are held and released too", "[schedulers]") {
-  torch::manual_seed(0);
-  nn::Sequential net(nn::Linear(2, 2), torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})),
-                     nn::Linear(2, 2));
-  auto norm = net->ptr<torch::nn::LayerNormImpl>(1);
-  norm->bias.set_requires_grad(false);
-  torch::optim::SGD optimizer(net->parameters(),
-                              torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-  QATScheduler scheduler(net, {torch::randn({3, 2})}, everything(), &optimizer);
-  const auto step = [&] {
-    optimizer.zero_grad(/*set_to_none=*/false);
-    net->forward(torch::randn({3, 2})).square().sum().backward();
-    optimizer.step();
-  };
-  step();
-  scheduler.start_recording();
-  const auto before = copies(net->parameters());
-  step();
-  CHECK(same_bits(net->parameters(), before));
-  scheduler.start_training();
-  CHECK(norm->weight.requires_grad());
-  CHECK_FALSE(norm->bias.requires_grad());
-  step();
-  CHECK_FALSE(torch::equal(norm->weight, before[2]));
-}
-
-TEST_CASE("The learning rate of every group is scaled once", "[schedulers]") {
-  auto net = small_net();
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(layer<nn::Conv2d>(net, 0).module().parameters(),
-                      std::make_unique<torch::optim::SGDOptions>(1e-3));
-  groups.emplace_back(layer<nn::Linear>(net, 4).module().parameters(),
-                      std::make_unique<torch::optim::SGDOptions>(1e-4));
-  torch::optim::SGD optimizer(groups, torch::optim::SGDOptions(0.1));
-  QATConfig config = everything();
-  config.learning_rate_scale = 0.5;
-  QATScheduler scheduler(net, {images()}, config, &optimizer);
-  scheduler.start_recording();
-  CHECK(optimizer.param_groups()[0].options().get_lr() == 1e-3);
-  net->forward(images());
-  scheduler.start_training();
-  CHECK(optimizer.param_groups()[0].options().get_lr() == 0.5e-3);
-  CHECK(optimizer.param_groups()[1].options().get_lr() == 0.5e-4);
 }
 
 TEST_CASE("B35: a scheduler without an optimizer makes all transitions", "[schedulers]") {

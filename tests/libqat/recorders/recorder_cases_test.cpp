@@ -1,5 +1,6 @@
 #include <qat/numerics/affine.h>
 #include <qat/numerics/affine_params.h>
+#include <qat/quantizers/affine_quantizer.h>
 #include <qat/recorders/recorder.h>
 
 #include <cmath>
@@ -69,6 +70,30 @@ TEST_CASE("case 07: zero batches give a finite scale that keeps zeros", "[record
       const auto half =
           qat::affine_code<qat::Rounding::kHalfToEven>(0.5F, scale, zero_point, -128.0F, 127.0F);
       CHECK(std::isfinite(qat::affine_real(half, scale, zero_point)));
+    }
+  }
+}
+
+TEST_CASE("case 07: quantizers after zero batches give zeros back and pass their gradient", "[recorders]") {
+  using qat::StraightThrough;
+  using qat::Symmetry;
+  const auto gradient = torch::arange(1, 9).to(torch::kFloat);
+  for (const RecorderKind kind : kKinds) {
+    for (const Symmetry symmetry : {Symmetry::kSymmetric, Symmetry::kAffine, Symmetry::kAffineEvenZero}) {
+      for (const auto straight_through : {StraightThrough::kClipped, StraightThrough::kUnclipped}) {
+        auto recorder = recorder_of(kind);
+        recorder.forward(torch::zeros({8}));
+        recorder.forward(torch::zeros({8}));
+        qat::AffineQuantizer quantizer({.symmetry = symmetry, .straight_through = straight_through});
+        quantizer.set_range(recorder.range());
+        const auto x = torch::zeros({8}, torch::requires_grad());
+        const auto y = quantizer.forward(x);
+        y.backward(gradient);
+        CHECK(torch::equal(y, torch::zeros({8})));
+        CHECK(torch::equal(x.grad(), gradient));
+        const auto half = quantizer.forward(torch::tensor({0.5F}));
+        CHECK(torch::isfinite(half).all().item<bool>());
+      }
     }
   }
 }
