@@ -57,9 +57,13 @@ std::shared_ptr<TensorModule> make_tensor_module(const std::string& config) {
   const auto type = json["type"].get<std::string>();
   if (type == kAffineQuantizerType) return make_affine_quantizer(json);
   if (type == kBiasQuantizerType) return make_bias_quantizer(json);
+  if (type == kParametricQuantizerType) return make_parametric_quantizer(json);
+  if (type == kLearnedStepQuantizerType) return make_learned_step_quantizer(json);
+  if (type == kLowBitWeightQuantizerType) return make_low_bit_weight_quantizer(json);
   if (type == kRecorderType) return make_recorder(json);
   TORCH_CHECK_VALUE(false, "qat::make_tensor_module: unknown type '", type, "'; expected ",
-                    kAffineQuantizerType, ", ", kBiasQuantizerType, " or ", kRecorderType);
+                    kAffineQuantizerType, ", ", kBiasQuantizerType, ", ", kParametricQuantizerType, ", ",
+                    kLearnedStepQuantizerType, ", ", kLowBitWeightQuantizerType, " or ", kRecorderType);
 }
 
 }  // namespace qat

@@ -36,4 +36,21 @@ std::optional<kernels::ChannelView> dense_view(const torch::Tensor& x, std::opti
   return kernels::ChannelView{size / (channels * inner), channels, inner};
 }
 
+kernels::ChannelView unrolled(const kernels::ChannelView& view) {
+  constexpr std::int64_t kShort = 32;
+  constexpr std::int64_t kLongest = 65536;
+  const std::int64_t period = view.channels * view.inner;
+  if (view.channels == 1 || view.outer < 4 || period > kLongest) return view;
+  if (view.inner >= kShort || (view.inner == 1 && view.channels >= 256)) return view;
+  const std::int64_t repeats = (256 + period - 1) / period;
+  return {1, period * repeats, 1};
+}
+
+bool same_order(const torch::Tensor& a, const torch::Tensor& b) {
+  for (std::int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return !a.is_neg() && !b.is_neg();
+}
+
 }  // namespace qat::detail

@@ -26,9 +26,6 @@ using torch::Tensor;
 constexpr detail::EnumNames<StraightThrough, 2> kStraightThroughNames{
     {{StraightThrough::kClipped, "clipped"}, {StraightThrough::kUnclipped, "unclipped"}}};
 
-/// Elements for which starting a thread is worth while.
-constexpr std::int64_t kGrain = 32768;
-
 /// Axis, scale and zero point of a call, checked against x.
 struct Setting {
   std::optional<std::int64_t> axis;  ///< counted from the front.
@@ -66,18 +63,6 @@ struct Prepared {
   std::vector<T> table;
 };
 
-/// Short rows of a channel (a 2 x 2 map) are unrolled into a longer table, so that they cost what long ones
-/// do.
-kernels::ChannelView unrolled(const kernels::ChannelView& view) {
-  constexpr std::int64_t kShort = 32;
-  constexpr std::int64_t kLongest = 65536;
-  const std::int64_t period = view.channels * view.inner;
-  if (view.channels == 1 || view.outer < 4 || period > kLongest) return view;
-  if (view.inner >= kShort || (view.inner == 1 && view.channels >= 256)) return view;
-  const std::int64_t repeats = (256 + period - 1) / period;
-  return {1, period * repeats, 1};
-}
-
 template <class T>
 Prepared<T> prepare(const Setting& setting, const kernels::ChannelView& view, kernels::ElementType element) {
   Prepared<T> prepared;
@@ -97,7 +82,7 @@ Prepared<T> prepare(const Setting& setting, const kernels::ChannelView& view, ke
   job.slope_from = is_relu ? T(0) : -infinity;
   job.slope_to = job.upper < infinity && is_relu ? std::nextafter(job.upper, -infinity) : infinity;
 
-  job.view = unrolled(view);
+  job.view = detail::unrolled(view);
   const auto size = static_cast<std::size_t>(job.view.channels);
   prepared.table.resize(4 * size);
   T* const table = prepared.table.data();
@@ -142,7 +127,7 @@ bool run(const Prepared<T>& prepared, kernels::FakeQuantizeTask task, const Tens
   job.out = out.mutable_data_ptr();
   const auto set = kernels::best_instruction_set();
   std::atomic<bool> has_nan = false;
-  at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, x.numel(), detail::kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (kernels::run_fake_quantize(job, begin, end, set)) has_nan = true;
   });
   return has_nan;
@@ -225,18 +210,10 @@ Tensor forward_values(const Call& call, const Tensor& x) {
   return y;
 }
 
-/// Whether two tensors of one shape have their elements in the same order of memory.
-bool same_order(const Tensor& a, const Tensor& b) {
-  for (std::int64_t d = 0; d < a.dim(); ++d) {
-    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
-  }
-  return !a.is_neg() && !b.is_neg();
-}
-
 Tensor backward_values(const Call& call, const Tensor& x, const Tensor& dy) {
   if (!call.has_kernel()) return composed_backward(call.setting, x, dy);
   auto dx = torch::empty_like(x);
-  const auto ordered = same_order(dy, x) ? dy : torch::empty_like(x).copy_(dy);
+  const auto ordered = detail::same_order(dy, x) ? dy : torch::empty_like(x).copy_(dy);
   call.run(kernels::FakeQuantizeTask::kBackward, x, ordered, dx);
   return dx;
 }

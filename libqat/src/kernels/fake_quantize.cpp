@@ -1,6 +1,6 @@
 #include "kernels/fake_quantize.h"
 
-#include "kernels/half.h"
+#include "kernels/block.h"
 
 #include <algorithm>
 
@@ -110,26 +110,6 @@ template <class T>
 
 // What does not work in the tensor's own memory (other element types, activations with arithmetic) goes
 // through blocks that stay in the first-level cache.
-
-constexpr std::int64_t kBlock = 1024;
-
-template <class E, class T>
-[[gnu::always_inline]] inline void load(const void* tensor, std::int64_t first, std::int64_t length,
-                                        T* block) {
-  const E* const from = static_cast<const E*>(tensor) + first;
-#pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i)
-    block[i] = to_compute(from[i]);
-}
-
-template <class E, class T>
-[[gnu::always_inline]] inline void store(const T* block, std::int64_t first, std::int64_t length,
-                                         void* tensor) {
-  E* const to = static_cast<E*>(tensor) + first;
-#pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i)
-    to[i] = FromCompute<E>::convert(block[i]);
-}
 
 template <class T>
 [[gnu::always_inline]] inline bool store_codes(const T* block, std::int64_t first, std::int64_t length,

@@ -107,14 +107,17 @@ std::string AffineQuantizer::config() const {
   return json.dump();
 }
 
+IntegerRange integer_range_of(const nlohmann::json& config) {
+  return IntegerRange(config.at("bits").get<std::int64_t>(),
+                      config.at("signed").get<bool>() ? Signedness::kSigned : Signedness::kUnsigned,
+                      config.at("narrow").get<bool>() ? RangeWidth::kNarrow : RangeWidth::kFull);
+}
+
 std::shared_ptr<TensorModule> make_affine_quantizer(const nlohmann::json& config) {
   AffineQuantizerOptions options;
   const auto text = [&](const char* key) { return config.at(key).get<std::string>(); };
   try {
-    options.range =
-        IntegerRange(config.at("bits").get<std::int64_t>(),
-                     config.at("signed").get<bool>() ? Signedness::kSigned : Signedness::kUnsigned,
-                     config.at("narrow").get<bool>() ? RangeWidth::kNarrow : RangeWidth::kFull);
+    options.range = integer_range_of(config);
     options.symmetry = parse_symmetry(text("symmetry"));
     options.power_of_two = parse_power_of_two(text("power_of_two"));
     options.rounding = parse_rounding(text("rounding"));

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <torch/types.h>
+
+namespace qat::detail {
+
+/// Functions of learned quantizer parameters (small float64 tensors) with the gradients that training needs.
+
+/// clip(v, min, max) for a parameter. The gradient passes strictly between the bounds. At or beyond a bound it passes
+/// if descent moves the parameter inward, so that no parameter stays at its bound for ever; `strict`: never (nnabla).
+torch::Tensor bounded(const torch::Tensor& v, double min, double max, bool strict = false);
+
+/// Rounds half away from zero; gradient 1.
+torch::Tensor rounded(const torch::Tensor& v);
+
+/// Rounds up; gradient 1.
+torch::Tensor rounded_up(const torch::Tensor& v);
+
+/// The nearest power of two, nearest_power_of_two(v); gradient P / v (0 at 0).
+torch::Tensor power_of_two(const torch::Tensor& v);
+
+/// v, with `factor` times the gradient.
+torch::Tensor with_gradient_scale(const torch::Tensor& v, double factor);
+
+/// The largest power of two that is not above v (v > 0), without gradient.
+torch::Tensor power_of_two_below(const torch::Tensor& v);
+
+}  // namespace qat::detail

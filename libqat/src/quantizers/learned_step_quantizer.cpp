@@ -1,0 +1,222 @@
+#include <qat/quantizers/learned_step_quantizer.h>
+
+#include "autograd/dense_view.h"
+#include "numerics/enum_names.h"
+#include "quantizers/learned_functions.h"
+#include "quantizers/quantizer_config.h"
+
+#include <ATen/TracerMode.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <ostream>
+
+namespace qat {
+namespace {
+
+using torch::Tensor;
+
+
+constexpr detail::EnumNames<LearnedStepKind, 4> kLearnedStepKindNames{
+    {{LearnedStepKind::kLsq, "lsq"}, {LearnedStepKind::kLsqPlus, "lsq_plus"}, {LearnedStepKind::kPact, "pact"}, {LearnedStepKind::kTqt, "tqt"}}};
+
+constexpr double kLargestScale = 0x1p63;
+constexpr double kLargestLog2 = 31;
+
+const char* parameter_name(LearnedStepKind kind) {
+  return kind == LearnedStepKind::kPact ? "alpha" : (kind == LearnedStepKind::kTqt ? "log2_t" : "scale");
+}
+
+}  // namespace
+
+std::string to_string(LearnedStepKind kind) {
+  return detail::enum_name(kLearnedStepKindNames, kind);
+}
+
+LearnedStepKind parse_learned_step_kind(std::string_view text) {
+  return detail::parse_enum(kLearnedStepKindNames, "learned-step quantizer", text);
+}
+
+LearnedStepQuantizer::LearnedStepQuantizer(LearnedStepOptions options) : options_(options) {
+  TORCH_CHECK_VALUE(!options_.axis == (options_.channels == 0) && options_.channels >= 0,
+                    "qat::LearnedStepQuantizer: an axis needs the number of channels and no axis none; got axis ",
+                    options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
+  TORCH_CHECK_VALUE(options_.kind != LearnedStepKind::kPact || !options_.range.is_signed(),
+                    "qat::LearnedStepQuantizer: pact clips at 0 and needs unsigned codes; got ",
+                    options_.range.to_string());
+  const std::vector<std::int64_t> shape =
+      options_.axis ? std::vector<std::int64_t>{options_.channels} : std::vector<std::int64_t>{};
+  register_parameter(parameter_name(options_.kind), torch::ones(shape, torch::kFloat));
+  if (options_.kind == LearnedStepKind::kLsqPlus) register_parameter("offset", torch::zeros(shape, torch::kFloat));
+}
+
+UniformGrid LearnedStepQuantizer::grid(std::int64_t elements) const {
+  const at::tracer::impl::NoTracerDispatchMode no_tracer;
+  const auto qmin = static_cast<double>(options_.range.qmin());
+  const auto qmax = static_cast<double>(options_.range.qmax());
+  const auto parameters = named_parameters();
+  const auto parameter = parameters[parameter_name(options_.kind)].to(torch::kDouble);
+  const bool scales = options_.scale_gradient && elements > 0;
+  const double factor = scales ? 1.0 / std::sqrt(static_cast<double>(elements) * qmax) : 1.0;
+  const auto positive = [&] { return detail::bounded(parameter, kScaleFloor, kLargestScale); };
+
+  UniformGrid grid;
+  grid.axis = options_.axis;
+  Tensor zero_point = torch::zeros_like(parameter.detach());
+  switch (options_.kind) {
+    case LearnedStepKind::kLsq: {
+      const auto scale = detail::with_gradient_scale(positive(), factor);
+      grid.scale = scale.to(torch::kFloat);
+      grid.lower = (qmin * scale).to(torch::kFloat);
+      grid.upper = (qmax * scale).to(torch::kFloat);
+      break;
+    }
+    case LearnedStepKind::kLsqPlus: {
+      const auto scale = detail::with_gradient_scale(positive(), factor);
+      const auto offset = detail::with_gradient_scale(parameters["offset"].to(torch::kDouble), factor);
+      const auto position = detail::rounded(-offset / scale);
+      const auto zero = detail::bounded(position, qmin, qmax);
+      grid.scale = scale.to(torch::kFloat);
+      grid.lower = ((qmin - zero) * scale).to(torch::kFloat);
+      grid.upper = ((qmax - zero) * scale).to(torch::kFloat);
+      zero_point = zero.detach();
+      break;
+    }
+    case LearnedStepKind::kPact: {
+      const auto alpha = positive();
+      grid.upper = alpha.to(torch::kFloat);
+      grid.scale = (alpha.detach() / qmax).clamp_min(kScaleFloor).to(torch::kFloat);
+      grid.lower = torch::zeros_like(grid.scale);
+      break;
+    }
+    case LearnedStepKind::kTqt: {
+      const auto exponent = detail::rounded_up(detail::bounded(parameter, -kLargestLog2, kLargestLog2));
+      const auto steps = static_cast<double>(options_.range.bits() - (options_.range.is_signed() ? 1 : 0));
+      const auto scale = torch::exp2(exponent - steps);
+      grid.scale = scale.to(torch::kFloat);
+      grid.lower = ((qmin - 0.5) * scale).to(torch::kFloat);
+      grid.upper = ((qmax + 0.5) * scale).to(torch::kFloat);
+      break;
+    }
+  }
+  grid.zero_point = zero_point.to(torch::kInt);
+  grid.low = torch::full_like(grid.zero_point, qmin);
+  grid.high = torch::full_like(grid.zero_point, qmax);
+  return grid;
+}
+
+Tensor LearnedStepQuantizer::forward(const Tensor& x, const Activation& activation) {
+  const std::int64_t elements =
+      x.defined() ? x.numel() / std::max<std::int64_t>(1, options_.axis ? options_.channels : 1) : 0;
+  return uniform_quantize(x, grid(elements), options_.rounding, activation);
+}
+
+Tensor LearnedStepQuantizer::codes(const Tensor& x) {
+  return uniform_codes(x, grid(), options_.rounding);
+}
+
+AffineParams LearnedStepQuantizer::affine_params(const Tensor&) {
+  const torch::NoGradGuard no_grad;
+  const auto used = grid();
+  return {used.scale, used.zero_point, options_.range, options_.axis};
+}
+
+void LearnedStepQuantizer::hold_in_bounds() {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : named_parameters()) {
+    const bool is_log = parameter.key() == "log2_t";
+    const bool is_offset = parameter.key() == "offset";
+    const double max = is_log ? kLargestLog2 : kLargestScale;
+    const double min = is_log ? -kLargestLog2 : (is_offset ? -kLargestScale : kScaleFloor);
+    parameter.value().nan_to_num_(is_offset ? 0.0 : min, max, min).clamp_(min, max);
+  }
+}
+
+void LearnedStepQuantizer::start_from(const ValueRange& values) {
+  const torch::NoGradGuard no_grad;
+  auto parameters = named_parameters();
+  auto parameter = parameters[parameter_name(options_.kind)];
+  TORCH_CHECK_VALUE(values.min.sizes() == parameter.sizes(), "qat::LearnedStepQuantizer: expected a range of shape ",
+                    parameter.sizes(), ", got ", values.min.sizes());
+  const bool affine = options_.kind == LearnedStepKind::kLsqPlus;
+  const auto params = affine_params_from_range(values, options_.range, affine ? Symmetry::kAffine : Symmetry::kSymmetric,
+                                               PowerOfTwo::kNotRound, options_.axis);
+  const auto scale = params.scale.to(torch::kDouble);
+  switch (options_.kind) {
+    case LearnedStepKind::kLsqPlus:
+      parameters["offset"].copy_(-params.zero_point.to(torch::kDouble) * scale);
+      [[fallthrough]];
+    case LearnedStepKind::kLsq:
+      parameter.copy_(scale);
+      return;
+    case LearnedStepKind::kPact:
+      parameter.copy_(scale * options_.range.qmax());
+      return;
+    case LearnedStepKind::kTqt: {
+      const auto steps = options_.range.bits() - (options_.range.is_signed() ? 1 : 0);
+      parameter.copy_(torch::log2(scale * std::exp2(static_cast<double>(steps))).clamp(-kLargestLog2, kLargestLog2));
+      return;
+    }
+  }
+}
+
+void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  if (options_.kind != LearnedStepKind::kLsq) return start_from(finite_range(x.detach(), options_.axis));
+  const auto magnitude = x.detach().to(torch::kDouble).abs();
+  const auto axis = detail::resolve_axis(x, options_.axis);
+  const auto mean = axis ? magnitude.transpose(0, *axis).flatten(1).mean(1) : magnitude.mean();
+  const auto start = 2 * mean / std::sqrt(static_cast<double>(options_.range.qmax()));
+  auto scale = named_parameters()["scale"];
+  TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ", scale.numel(),
+                    " channels, got shape ", x.sizes());
+  const auto usable = (start > 0) & torch::isfinite(start);
+  scale.copy_(torch::where(usable, start, torch::full_like(start, kZeroRangeScale)));
+}
+
+std::string LearnedStepQuantizer::config() const {
+  nlohmann::ordered_json json{{"type", kLearnedStepQuantizerType},
+                              {"kind", to_string(options_.kind)},
+                              {"bits", options_.range.bits()},
+                              {"signed", options_.range.is_signed()},
+                              {"narrow", options_.range.is_narrow()},
+                              {"rounding", to_string(options_.rounding)},
+                              {"channels", options_.channels},
+                              {"scale_gradient", options_.scale_gradient}};
+  json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
+  return json.dump();
+}
+
+std::shared_ptr<TensorModule> make_learned_step_quantizer(const nlohmann::json& config) {
+  LearnedStepOptions options;
+  try {
+    options.kind = parse_learned_step_kind(config.at("kind").get<std::string>());
+    options.range = integer_range_of(config);
+    options.rounding = parse_rounding(config.at("rounding").get<std::string>());
+    options.channels = config.at("channels").get<std::int64_t>();
+    options.scale_gradient = config.at("scale_gradient").get<bool>();
+    if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "qat::LearnedStepQuantizer: bad configuration ", config.dump(), ": ", error.what());
+  }
+  return std::make_shared<LearnedStepQuantizer>(options);
+}
+
+void LearnedStepQuantizer::pretty_print(std::ostream& stream) const {
+  stream << "qat::LearnedStepQuantizer(" << to_string(options_.kind) << ", " << options_.range.to_string();
+  if (options_.axis) stream << ", axis=" << *options_.axis;
+  for (const auto& parameter : named_parameters()) {
+    const auto& v = parameter.value();
+    stream << ", " << parameter.key() << "=";
+    if (v.dim() == 0) {
+      stream << v.item<float>();
+    } else {
+      stream << "[" << v.min().item<float>() << " to " << v.max().item<float>() << "]";
+    }
+  }
+  stream << ")";
+}
+
+}  // namespace qat

@@ -1,0 +1,171 @@
+#include <qat/quantizers/low_bit_weight_quantizer.h>
+
+#include "autograd/affine_operators.h"
+#include "autograd/dense_view.h"
+#include "numerics/enum_names.h"
+#include "quantizers/quantizer_config.h"
+
+#include <ATen/TracerMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <ostream>
+
+namespace qat {
+namespace {
+
+using torch::Tensor;
+
+
+constexpr detail::EnumNames<LowBitWeightKind, 3> kLowBitWeightKindNames{
+    {{LowBitWeightKind::kDorefa, "dorefa"}, {LowBitWeightKind::kBinary, "binary"}, {LowBitWeightKind::kTernary, "ternary"}}};
+
+/// A given value in place of x; the gradient times a given mask, or unchanged if the mask is undefined.
+struct Replace : torch::autograd::Function<Replace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor&, const Tensor& value,
+                        const Tensor& mask) {
+    context->save_for_backward({mask});
+    return value;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto mask = context->get_saved_variables()[0];
+    const auto& dy = gradients[0];
+    return {mask.defined() ? torch::where(mask, dy, torch::zeros_like(dy)) : dy, Tensor(), Tensor()};
+  }
+};
+
+/// The mean over all axes but `axis`, kept as axes of size 1.
+Tensor channel_mean(const Tensor& x, std::optional<std::int64_t> axis) {
+  const auto resolved = detail::resolve_axis(x, axis);
+  if (!resolved) return x.mean();
+  std::vector<std::int64_t> others;
+  for (std::int64_t d = 0; d < x.dim(); ++d) {
+    if (d != *resolved) others.push_back(d);
+  }
+  return others.empty() ? x : x.mean(others, /*keepdim=*/true);
+}
+
+/// Codes and scale, float32 or float64, broadcasting against each other.
+struct Coded {
+  Tensor codes;
+  Tensor scale;
+};
+
+Coded encode_binary(const Tensor& w, std::optional<std::int64_t> axis) {
+  return {torch::where(w < 0, -torch::ones_like(w), torch::ones_like(w)), channel_mean(w.abs(), axis)};
+}
+
+Coded encode_ternary(const Tensor& w, std::optional<std::int64_t> axis) {
+  const auto magnitude = w.abs();
+  const auto kept = (magnitude > 0.7 * channel_mean(magnitude, axis)).to(w.scalar_type());
+  const auto share = channel_mean(kept, axis);
+  const auto alpha = channel_mean(magnitude * kept, axis) / torch::where(share > 0, share, torch::ones_like(share));
+  return {torch::sign(w) * kept, alpha};
+}
+
+Coded encode_dorefa(const Tensor& t, std::int64_t bits) {
+  const auto levels = static_cast<double>((std::int64_t{1} << bits) - 1);
+  const auto q = detail::round_to_integer((t * 0.5 + 0.5) * levels, Rounding::kHalfToEven);
+  return {2 * q - levels, torch::full({}, 1.0 / levels, t.options())};
+}
+
+/// tanh(w) / max|tanh(w)|, the maximum a constant.
+Tensor squashed(const Tensor& w) {
+  const auto t = torch::tanh(w);
+  const auto largest = t.detach().abs().max();
+  return t / torch::where(largest > 0, largest, torch::ones_like(largest));
+}
+
+Coded encode(const Tensor& w, const LowBitWeightOptions& options) {
+  if (options.kind == LowBitWeightKind::kDorefa) return encode_dorefa(squashed(w), options.bits);
+  return options.kind == LowBitWeightKind::kBinary ? encode_binary(w, options.axis) : encode_ternary(w, options.axis);
+}
+
+Tensor arithmetic(const Tensor& x) {
+  TORCH_CHECK_VALUE(x.defined(), "qat::LowBitWeightQuantizer: the scale follows the tensor, which is undefined");
+  return x.to(x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+}
+
+}  // namespace
+
+std::string to_string(LowBitWeightKind kind) {
+  return detail::enum_name(kLowBitWeightKindNames, kind);
+}
+
+LowBitWeightKind parse_low_bit_weight_kind(std::string_view text) {
+  return detail::parse_enum(kLowBitWeightKindNames, "low-bit weight quantizer", text);
+}
+
+LowBitWeightQuantizer::LowBitWeightQuantizer(LowBitWeightOptions options) : options_(options) {
+  if (options_.kind == LowBitWeightKind::kBinary) options_.bits = 1;
+  if (options_.kind == LowBitWeightKind::kTernary) options_.bits = 2;
+  TORCH_CHECK_VALUE(options_.bits >= 1 && options_.bits <= 8, "qat::LowBitWeightQuantizer: dorefa with ", options_.bits,
+                    " bits; expected 1 to 8");
+  TORCH_CHECK_VALUE(options_.kind != LowBitWeightKind::kDorefa || !options_.axis,
+                    "qat::LowBitWeightQuantizer: dorefa has one scale a tensor; expected no axis, got ",
+                    options_.axis.value_or(0));
+}
+
+Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& activation) {
+  if (input.defined() && (!input.is_floating_point() || input.numel() == 0)) return input;
+  const auto x = detail::activate(arithmetic(input), activation);
+  const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
+  const auto smooth = is_dorefa ? squashed(x) : x;
+  Tensor value;
+  Tensor mask;
+  {
+    const torch::NoGradGuard no_grad;
+    const auto at = smooth.detach();
+    const auto coded = is_dorefa ? encode_dorefa(at, options_.bits) : encode(at, options_);
+    value = coded.codes * coded.scale;
+    if (options_.kind == LowBitWeightKind::kBinary) mask = at.abs() <= 1;
+  }
+  const bool learns = torch::GradMode::is_enabled() && smooth.requires_grad();
+  return (learns ? Replace::apply(smooth, value, mask) : value).to(input.scalar_type());
+}
+
+Tensor LowBitWeightQuantizer::codes(const Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  return encode(arithmetic(x).detach(), options_).codes.to(torch::kInt);
+}
+
+AffineParams LowBitWeightQuantizer::affine_params(const Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  const at::tracer::impl::NoTracerDispatchMode no_tracer;
+  auto scale = encode(arithmetic(x).detach(), options_).scale.to(torch::kFloat);
+  scale = torch::where(scale > 0, scale, torch::full_like(scale, kZeroRangeScale));
+  scale = options_.axis ? scale.reshape({-1}) : scale.reshape({});
+  const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
+  const IntegerRange range(is_dorefa ? options_.bits + 1 : 2, Signedness::kSigned, RangeWidth::kNarrow);
+  return {scale, torch::zeros_like(scale, torch::kInt), range, options_.axis};
+}
+
+std::string LowBitWeightQuantizer::config() const {
+  nlohmann::ordered_json json{
+      {"type", kLowBitWeightQuantizerType}, {"kind", to_string(options_.kind)}, {"bits", options_.bits}};
+  json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
+  return json.dump();
+}
+
+std::shared_ptr<TensorModule> make_low_bit_weight_quantizer(const nlohmann::json& config) {
+  LowBitWeightOptions options;
+  try {
+    options.kind = parse_low_bit_weight_kind(config.at("kind").get<std::string>());
+    options.bits = config.at("bits").get<std::int64_t>();
+    if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "qat::LowBitWeightQuantizer: bad configuration ", config.dump(), ": ", error.what());
+  }
+  return std::make_shared<LowBitWeightQuantizer>(options);
+}
+
+void LowBitWeightQuantizer::pretty_print(std::ostream& stream) const {
+  stream << "qat::LowBitWeightQuantizer(" << to_string(options_.kind) << ", " << options_.bits << " bits";
+  if (options_.axis) stream << ", axis=" << *options_.axis;
+  stream << ")";
+}
+
+}  // namespace qat

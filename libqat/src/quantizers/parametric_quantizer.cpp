@@ -1,0 +1,371 @@
+#include <qat/quantizers/parametric_quantizer.h>
+
+#include "numerics/enum_names.h"
+#include "quantizers/learned_functions.h"
+#include "quantizers/quantizer_config.h"
+
+#include <ATen/TracerMode.h>
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <vector>
+
+namespace qat {
+namespace {
+
+using torch::Tensor;
+
+
+constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{{{ParametricKind::kFpNM, "fp_n_m"},
+                                                           {ParametricKind::kFpBXmax, "fp_b_xmax"},
+                                                           {ParametricKind::kFpDXmax, "fp_d_xmax"},
+                                                           {ParametricKind::kFpDB, "fp_d_b"},
+                                                           {ParametricKind::kPow2NM, "pow2_n_m"},
+                                                           {ParametricKind::kPow2BXmax, "pow2_b_xmax"},
+                                                           {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
+                                                           {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
+
+/// Magnitudes of a power-of-two grid: more would leave the exponents of float32.
+constexpr double kMostMagnitudeBits = 6;
+
+using Names = std::vector<const char*>;
+
+Names learned_names(ParametricKind kind) {
+  switch (kind) {
+    case ParametricKind::kFpNM:
+    case ParametricKind::kPow2NM:
+      return {"n", "m"};
+    case ParametricKind::kFpBXmax:
+    case ParametricKind::kPow2BXmax:
+      return {"n", "xmax"};
+    case ParametricKind::kFpDXmax:
+      return {"d", "xmax"};
+    case ParametricKind::kFpDB:
+      return {"n", "d"};
+    case ParametricKind::kPow2BXmin:
+      return {"n", "xmin"};
+    case ParametricKind::kPow2XminXmax:
+      break;
+  }
+  return {"xmin", "xmax"};
+}
+
+std::optional<Learnable> ParametricOptions::* member(std::string_view name) {
+  using O = ParametricOptions;
+  if (name == "n") return &O::n;
+  if (name == "m") return &O::m;
+  if (name == "d") return &O::d;
+  if (name == "xmax") return &O::xmax;
+  return &O::xmin;
+}
+
+/// The fewest bits of a kind: a uniform grid needs a code besides 0, a power-of-two grid one magnitude.
+double fewest_bits(const ParametricOptions& options) {
+  const int sign = options.is_signed ? 1 : 0;
+  return is_power_of_two(options.kind) ? sign + (options.with_zero ? 1 : 0) : 1 + sign;
+}
+
+void check_learnable(const ParametricOptions& options, std::string_view name, const Learnable& learnable) {
+  const auto who = "qat::ParametricQuantizer " + to_string(options.kind);
+  const auto [start, min, max] = learnable;
+  TORCH_CHECK_VALUE(min <= max && std::isfinite(min) && std::isfinite(max), who, ": the bounds of ", name, " are [", min,
+                    ", ", max, "]; expected min <= max");
+  TORCH_CHECK_VALUE(start >= min && start <= max, who, ": ", name, " starts at ", start, "; expected ", min, " to ", max,
+                    ", its bounds");
+  if (name == "n") {
+    const double fewest = fewest_bits(options);
+    TORCH_CHECK_VALUE((options.compatible || std::round(start) >= fewest) && max <= 16, who, ": n = ", start, " in [", min,
+                      ", ", max, "] bits; expected ", fewest, " to 16",
+                      options.is_signed ? " (a sign takes one)" : "");
+  } else if (name != "m") {
+    TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min, "; expected a positive number");
+  }
+}
+
+Tensor float_values(const Tensor& v) {
+  return v.to(torch::kFloat);
+}
+
+std::vector<std::int64_t> shape_of(const ParametricOptions& options, std::string_view name) {
+  if (!options.axis || name == "n") return {};
+  return {options.channels};
+}
+
+/// ceil(log2(v)) for v >= 1.
+std::int64_t bits_for(double v) {
+  std::int64_t bits = 0;
+  while (std::ldexp(1.0, static_cast<int>(bits)) < v)
+    ++bits;
+  return bits;
+}
+
+}  // namespace
+
+std::string to_string(ParametricKind kind) {
+  return detail::enum_name(kParametricKindNames, kind);
+}
+
+ParametricKind parse_parametric_kind(std::string_view text) {
+  return detail::parse_enum(kParametricKindNames, "parametric quantizer", text);
+}
+
+bool is_power_of_two(ParametricKind kind) {
+  return kind >= ParametricKind::kPow2NM;
+}
+
+Learnable default_learnable(ParametricKind kind, std::string_view name) {
+  const bool pow2 = is_power_of_two(kind);
+  if (name == "n") return !pow2 ? Learnable{8, 2, 16} : Learnable{8, 1, kind == ParametricKind::kPow2NM ? 16.0 : 8.0};
+  if (name == "m") return {1, -8, 8};
+  if (name == "d") return {0x1p-4, 0x1p-8, 0x1p8};
+  if (name == "xmax") return !pow2 ? Learnable{1, 0.001, 10} : Learnable{1, 0x1p-8, 256};
+  TORCH_CHECK_VALUE(name == "xmin", "qat::default_learnable: unknown learnable '", name,
+                    "'; expected n, m, d, xmax or xmin");
+  return {0x1p-7, 0x1p-15, 256};
+}
+
+ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(options) {
+  TORCH_CHECK_VALUE(!options_.axis == (options_.channels == 0) && options_.channels >= 0,
+                    "qat::ParametricQuantizer: an axis needs the number of channels and no axis none; got axis ",
+                    options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
+  for (const char* name : learned_names(options_.kind)) {
+    const auto bounds = learnable(name);
+    check_learnable(options_, name, bounds);
+    register_parameter(name, torch::full(shape_of(options_, name), bounds.start, torch::kFloat),
+                       /*requires_grad=*/!options_.fix_parameters);
+  }
+}
+
+Learnable ParametricQuantizer::learnable(std::string_view name) const {
+  return (options_.*member(name)).value_or(default_learnable(options_.kind, name));
+}
+
+Tensor ParametricQuantizer::value(const char* name) const {
+  const auto bounds = learnable(name);
+  auto parameter = named_parameters()[name];
+  if (options_.fix_parameters) parameter = parameter.detach();
+  return detail::bounded(parameter.to(torch::kDouble), static_cast<float>(bounds.min),
+                         static_cast<float>(bounds.max), options_.compatible);
+}
+
+/// n - sign (- with_zero) in whole bits.
+Tensor ParametricQuantizer::width() const {
+  const double taken = (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
+  const auto bits = detail::rounded(value("n")) - taken;
+  if (options_.compatible) return bits;
+  return is_power_of_two(options_.kind) ? detail::bounded(bits, 0, kMostMagnitudeBits)
+                                        : detail::bounded(bits, 1, 16);
+}
+
+UniformGrid ParametricQuantizer::uniform_grid() const {
+  TORCH_CHECK(!is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
+              " has a power-of-two grid, not a uniform one");
+  const at::tracer::impl::NoTracerDispatchMode no_tracer;
+  Tensor d;
+  Tensor upper;
+  if (options_.kind == ParametricKind::kFpDXmax) {
+    d = detail::power_of_two(value("d"));
+    upper = value("xmax");
+    if (!options_.compatible) {
+      const auto largest = detail::power_of_two_below(upper);
+      d = torch::where(d > largest, largest, d);
+    }
+  } else {
+    const auto levels = torch::exp2(width()) - 1;
+    if (options_.kind == ParametricKind::kFpNM) d = detail::power_of_two(torch::exp2(value("m")) / levels);
+    if (options_.kind == ParametricKind::kFpDB) d = detail::power_of_two(value("d"));
+    if (options_.kind == ParametricKind::kFpBXmax) {
+      const auto xmax = value("xmax");
+      d = detail::power_of_two(xmax / levels);
+      const auto reachable = levels * d;
+      upper = options_.compatible ? xmax : torch::where(reachable < xmax, reachable, xmax);
+    } else {
+      upper = d * levels;
+    }
+  }
+  const auto shape = shape_of(options_, "");
+  d = float_values(d).expand(shape);
+  upper = float_values(upper).expand(shape);
+  const auto quotient = upper.detach() / d.detach();
+  auto high = options_.compatible ? torch::floor(quotient + 0.5) : torch::floor(quotient);
+  high = torch::nan_to_num(high).to(torch::kInt);
+  return {.scale = d,
+          .lower = options_.is_signed ? -upper : torch::zeros_like(upper.detach()),
+          .upper = upper,
+          .zero_point = torch::zeros_like(high),
+          .low = options_.is_signed ? -high : torch::zeros_like(high),
+          .high = high,
+          .axis = options_.axis,
+          .compatible = options_.compatible};
+}
+
+PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
+  TORCH_CHECK(is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
+              " has a uniform grid, not a power-of-two one");
+  const at::tracer::impl::NoTracerDispatchMode no_tracer;
+  Tensor xmin;
+  Tensor xmax;
+  if (options_.kind == ParametricKind::kPow2XminXmax) {
+    xmin = detail::power_of_two(value("xmin"));
+    xmax = detail::power_of_two(value("xmax"));
+    if (!options_.compatible) xmin = torch::where(xmin > xmax, xmax, xmin);
+  } else {
+    const auto magnitudes = torch::exp2(width());
+    if (options_.kind == ParametricKind::kPow2NM) {
+      const auto m = detail::rounded(value("m"));
+      xmax = torch::exp2(m);
+      xmin = torch::exp2(m - magnitudes + 1);
+    } else if (options_.kind == ParametricKind::kPow2BXmax) {
+      xmax = detail::power_of_two(value("xmax"));
+      xmin = torch::exp2(1 - magnitudes) * xmax;
+    } else {
+      xmin = detail::power_of_two(value("xmin"));
+      xmax = xmin * torch::exp2(magnitudes - 1);
+    }
+  }
+  const auto shape = shape_of(options_, "");
+  return {.xmin = float_values(xmin).expand(shape),
+          .xmax = float_values(xmax).expand(shape),
+          .is_signed = options_.is_signed,
+          .with_zero = options_.with_zero,
+          .compatible = options_.compatible,
+          .axis = options_.axis};
+}
+
+Tensor ParametricQuantizer::forward(const Tensor& x, const Activation& activation) {
+  return is_power_of_two(options_.kind) ? power_of_two_quantize(x, power_of_two_grid(), activation)
+                                        : uniform_quantize(x, uniform_grid(), options_.rounding, activation);
+}
+
+Tensor ParametricQuantizer::codes(const Tensor& x) {
+  return is_power_of_two(options_.kind) ? power_of_two_codes(x, power_of_two_grid())
+                                        : uniform_codes(x, uniform_grid(), options_.rounding);
+}
+
+AffineParams ParametricQuantizer::affine_params(const Tensor&) {
+  const torch::NoGradGuard no_grad;
+  const bool pow2 = is_power_of_two(options_.kind);
+  const auto scale = (pow2 ? power_of_two_grid().xmin : uniform_grid().scale).contiguous();
+  std::int64_t width = bits();
+  if (pow2) {
+    const auto grid = power_of_two_grid();
+    const double largest = (grid.xmax / grid.xmin).max().item<double>();
+    width = std::min<std::int64_t>(bits_for(largest + 1) + (options_.is_signed ? 1 : 0), 16);
+  }
+  const auto signedness = options_.is_signed ? Signedness::kSigned : Signedness::kUnsigned;
+  const auto range_width = options_.is_signed ? RangeWidth::kNarrow : RangeWidth::kFull;
+  return {scale, torch::zeros_like(scale, torch::kInt), IntegerRange(width, signedness, range_width), options_.axis};
+}
+
+std::int64_t ParametricQuantizer::bits() const {
+  const torch::NoGradGuard no_grad;
+  const int sign = options_.is_signed ? 1 : 0;
+  if (!is_power_of_two(options_.kind))
+    return std::min<std::int64_t>(bits_for(uniform_grid().high.max().item<double>() + 1) + sign, 16);
+  const auto grid = power_of_two_grid();
+  const double magnitudes = std::log2((grid.xmax / grid.xmin).max().item<double>()) + 1;
+  return bits_for(magnitudes + (options_.with_zero ? 1 : 0)) + sign;
+}
+
+void ParametricQuantizer::hold_in_bounds() {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : named_parameters()) {
+    const auto bounds = learnable(parameter.key());
+    parameter.value().nan_to_num_(bounds.min, bounds.max, bounds.min).clamp_(bounds.min, bounds.max);
+  }
+  if (options_.compatible) return;
+  auto parameters = named_parameters();
+  if (options_.kind == ParametricKind::kFpDXmax) parameters["d"].copy_(torch::minimum(parameters["d"], parameters["xmax"]));
+  if (options_.kind == ParametricKind::kPow2XminXmax)
+    parameters["xmin"].copy_(torch::minimum(parameters["xmin"], parameters["xmax"]));
+}
+
+void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits) {
+  const double fewest = fewest_bits(options_);
+  TORCH_CHECK_VALUE(bits >= fewest && bits <= 16, "qat::ParametricQuantizer ", to_string(options_.kind), ": ", bits,
+                    " bits; expected ", fewest, " to 16");
+  const torch::NoGradGuard no_grad;
+  auto parameters = named_parameters();
+  const auto largest = torch::maximum(values.min.abs(), values.max.abs()).to(torch::kDouble);
+  for (auto& parameter : parameters) {
+    TORCH_CHECK_VALUE(parameter.key() == "n" || largest.sizes() == parameter.value().sizes(),
+                      "qat::ParametricQuantizer: expected a range of shape ", parameter.value().sizes(), ", got ",
+                      largest.sizes());
+  }
+  const auto side = static_cast<double>(bits) - (options_.is_signed ? 1 : 0);
+  const auto levels = std::exp2(side) - 1;
+  const auto magnitudes = std::exp2(std::min(kMostMagnitudeBits, side - (options_.with_zero ? 1 : 0)));
+  const auto exponent = torch::log2(largest / levels);
+  const auto set = [&](const char* name, const Tensor& wanted) {
+    if (!parameters.contains(name)) return;
+    const auto bounds = learnable(name);
+    const auto usable = torch::where(largest > 0, wanted, torch::full_like(wanted, bounds.start));
+    parameters[name].copy_(usable.clamp(bounds.min, bounds.max));
+  };
+  set("xmax", largest);
+  set("d", torch::exp2(bits > 4 ? torch::ceil(exponent) : torch::floor(exponent)));
+  set("m", torch::log2(largest));
+  set("xmin", largest * std::exp2(1 - magnitudes));
+  if (parameters.contains("n")) {
+    const auto bounds = learnable("n");
+    parameters["n"].fill_(std::clamp(static_cast<double>(bits), bounds.min, bounds.max));
+  }
+}
+
+std::string ParametricQuantizer::config() const {
+  nlohmann::ordered_json json{{"type", kParametricQuantizerType}, {"kind", to_string(options_.kind)},
+                              {"signed", options_.is_signed},     {"with_zero", options_.with_zero},
+                              {"rounding", to_string(options_.rounding)},
+                              {"channels", options_.channels},    {"fix_parameters", options_.fix_parameters},
+                              {"compatible", options_.compatible}};
+  json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
+  for (const char* name : learned_names(options_.kind)) {
+    const auto [start, min, max] = learnable(name);
+    json[name] = {start, min, max};
+  }
+  return json.dump();
+}
+
+std::shared_ptr<TensorModule> make_parametric_quantizer(const nlohmann::json& config) {
+  ParametricOptions options;
+  try {
+    options.kind = parse_parametric_kind(config.at("kind").get<std::string>());
+    options.is_signed = config.at("signed").get<bool>();
+    options.with_zero = config.at("with_zero").get<bool>();
+    options.rounding = parse_rounding(config.at("rounding").get<std::string>());
+    options.channels = config.at("channels").get<std::int64_t>();
+    options.fix_parameters = config.at("fix_parameters").get<bool>();
+    options.compatible = config.at("compatible").get<bool>();
+    if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
+    for (const char* name : learned_names(options.kind)) {
+      const auto numbers = config.at(name).get<std::array<double, 3>>();
+      options.*member(name) = Learnable{numbers[0], numbers[1], numbers[2]};
+    }
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "qat::ParametricQuantizer: bad configuration ", config.dump(), ": ", error.what());
+  }
+  return std::make_shared<ParametricQuantizer>(options);
+}
+
+void ParametricQuantizer::pretty_print(std::ostream& stream) const {
+  stream << "qat::ParametricQuantizer(" << to_string(options_.kind) << ", " << (options_.is_signed ? "int" : "uint")
+         << bits();
+  if (options_.axis) stream << ", axis=" << *options_.axis;
+  for (const auto& parameter : named_parameters()) {
+    const auto& v = parameter.value();
+    stream << ", " << parameter.key() << "=";
+    if (v.dim() == 0) {
+      stream << v.item<float>();
+    } else {
+      stream << "[" << v.min().item<float>() << " to " << v.max().item<float>() << "]";
+    }
+  }
+  stream << ")";
+}
+
+}  // namespace qat
