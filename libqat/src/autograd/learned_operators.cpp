@@ -56,7 +56,8 @@ struct UniformOperands {
 };
 
 Tensor uniform_code(const UniformOperands& at, Rounding rounding) {
-  return torch::minimum(torch::maximum(affine_raw_code(at.x, at.scale, at.zero_point, rounding), at.low), at.high);
+  return torch::minimum(torch::maximum(affine_raw_code(at.x, at.scale, at.zero_point, rounding), at.low),
+                        at.high);
 }
 
 /// |v| to the nearest power of two: 2^e for v = m * 2^e, m in [sqrt(1/2), sqrt(2)).
@@ -78,8 +79,8 @@ struct PowerOfTwoOperands {
         xmax(aligned(grid.xmax, input, grid.axis)),
         magnitude(torch::nan_to_num(grid.is_signed ? x.abs() : torch::relu(x), 0.0,
                                     std::numeric_limits<float>::infinity())),
-        nearest(nearest_power(torch::clamp_min(torch::minimum(magnitude, xmax), std::numeric_limits<float>::min()))) {
-  }
+        nearest(nearest_power(
+            torch::clamp_min(torch::minimum(magnitude, xmax), std::numeric_limits<float>::min()))) {}
 };
 
 Tensor real_of(const PowerOfTwoOperands& at, const PowerOfTwoGrid& grid) {
@@ -96,9 +97,12 @@ struct NnablaOperands {
 
   NnablaOperands(const Tensor& input, const PowerOfTwoGrid& grid)
       : x(input.to(arithmetic_type(input))),
-        sign(grid.is_signed ? torch::where(x < 0, -torch::ones_like(x), torch::ones_like(x)) : torch::ones_like(x)),
+        sign(grid.is_signed ? torch::where(x < 0, -torch::ones_like(x), torch::ones_like(x))
+                            : torch::ones_like(x)),
         magnitude(grid.is_signed ? x.abs() : torch::where(x > 0, x, torch::zeros_like(x))),
-        power(torch::exp2(round_to_integer(torch::log(magnitude) * 1.442695F, Rounding::kHalfAwayFromZero))),
+        power(torch::exp2(
+            round_to_integer(torch::log(magnitude.to(torch::kDouble)).to(x.scalar_type()) * 1.442695F,
+                             Rounding::kHalfAwayFromZero))),
         xmin(aligned(grid.xmin, input, grid.axis)),
         xmax(aligned(grid.xmax, input, grid.axis)) {
     const auto mask = [&](const Tensor& condition) { return condition.to(x.scalar_type()); };
@@ -118,7 +122,8 @@ Tensor through_activation(const Tensor& dx, const Tensor& x, const Activation& a
 
 }  // namespace
 
-Tensor learned_values(const Tensor& x, const UniformGrid& grid, Rounding rounding, const Activation& activation) {
+Tensor learned_values(const Tensor& x, const UniformGrid& grid, Rounding rounding,
+                      const Activation& activation) {
   const UniformOperands at(x, grid, activation);
   return affine_real(uniform_code(at, rounding), at.scale, at.zero_point).to(x.scalar_type());
 }
@@ -135,26 +140,33 @@ LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, cons
                                    Rounding rounding, const Activation& activation) {
   const UniformOperands at(x, grid, activation);
   const auto dy = gradient.to(at.x.scalar_type());
-  const auto above = (at.x >= at.upper) & ~at.is_nan;
+  // nnabla: the upper bound wins where the bounds are equal, and a NaN counts for the step.
+  const auto reached = grid.compatible ? torch::maximum(at.x, at.lower) : at.x;
+  const auto above = (reached >= at.upper) & ~at.is_nan;
   const auto below = (at.x <= at.lower) & ~above & ~at.is_nan;
   const auto inside = (at.x > at.lower) & (at.x < at.upper);
   const auto position = torch::minimum(torch::maximum(at.x, at.lower), at.upper) / at.scale;
-  const auto code = torch::minimum(torch::maximum(round_to_integer(position, rounding), at.low - at.zero_point),
-                                   at.high - at.zero_point);
-  const auto error = selected(~at.is_nan, dy * (code - position));
-  return {through_activation(selected(inside, dy), x, activation), channel_sum(error, grid.axis, grid.scale),
+  const auto code = torch::minimum(
+      torch::maximum(round_to_integer(position, rounding), at.low - at.zero_point), at.high - at.zero_point);
+  const auto error =
+      selected(grid.compatible ? torch::ones_like(at.is_nan) : ~at.is_nan, dy * (code - position));
+  auto passed = selected(inside, dy);
+  if (grid.compatible) passed = passed * (at.scale / at.scale);  // NaN for an infinite step
+  return {through_activation(passed, x, activation), channel_sum(error, grid.axis, grid.scale),
           channel_sum(selected(below, dy), grid.axis, grid.scale),
           channel_sum(selected(above, dy), grid.axis, grid.scale)};
 }
 
-LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, const PowerOfTwoGrid& grid, Rounding,
-                                   const Activation& activation) {
+LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, const PowerOfTwoGrid& grid,
+                                   Rounding, const Activation& activation) {
   if (grid.compatible) {
     const NnablaOperands at(x, grid);
     auto slope = at.inside * at.power / at.magnitude;
     if (!grid.is_signed) slope = torch::where(x > 0, slope, torch::zeros_like(slope));
-    return {gradient * slope, channel_sum(gradient * at.sign * at.raised, grid.axis, grid.xmin),
-            channel_sum(gradient * at.sign * at.above, grid.axis, grid.xmin), {}};
+    return {gradient * slope,
+            channel_sum(gradient * at.sign * at.raised, grid.axis, grid.xmin),
+            channel_sum(gradient * at.sign * at.above, grid.axis, grid.xmin),
+            {}};
   }
   const PowerOfTwoOperands at(x, grid, activation);
   const auto dy = gradient.to(at.x.scalar_type());
@@ -178,9 +190,10 @@ Tensor learned_codes(const Tensor& x, const UniformGrid& grid, Rounding rounding
 
 Tensor learned_codes(const Tensor& x, const PowerOfTwoGrid& grid, Rounding) {
   const PowerOfTwoOperands at(x, grid, {});
-  TORCH_CHECK_VALUE((grid.xmax / grid.xmin <= 32768).all().item<bool>(),
-                    "qat::power_of_two_codes: xmax / xmin needs more than 15 doublings, codes in units of xmin would "
-                    "not fit 16 bits; use fewer bits");
+  TORCH_CHECK_VALUE(
+      (grid.xmax / grid.xmin <= 32768).all().item<bool>(),
+      "qat::power_of_two_codes: xmax / xmin needs more than 15 doublings, codes in units of xmin would "
+      "not fit 16 bits; use fewer bits");
   const auto codes = real_of(at, grid) / at.xmin;
   TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(codes).any().item<bool>(),
                     "qat::power_of_two_codes: the tensor holds a NaN, which has no code");

@@ -6,7 +6,8 @@
 
 namespace qat::detail {
 
-/// The gradient of x, and those of the grid's tensors in their order: scale, lower, upper; xmin, xmax, nothing.
+/// The gradient of x, and those of the grid's tensors in their order: scale, lower, upper; xmin, xmax,
+/// nothing.
 struct LearnedGradients {
   torch::Tensor dx;
   torch::Tensor first;
@@ -14,8 +15,8 @@ struct LearnedGradients {
   torch::Tensor third;
 };
 
-/// The functions of numerics/uniform.h and numerics/power_of_two.h, composed of ATen operators with the same values: for
-/// traces, which must not see a kernel, and for devices without one.
+/// The functions of numerics/uniform.h and numerics/power_of_two.h, composed of ATen operators with the same
+/// values: for traces, which must not see a kernel, and for devices without one.
 
 torch::Tensor learned_values(const torch::Tensor& x, const UniformGrid& grid, Rounding rounding,
                              const Activation& activation);
@@ -23,8 +24,8 @@ torch::Tensor learned_values(const torch::Tensor& x, const PowerOfTwoGrid& grid,
                              const Activation& activation);
 LearnedGradients learned_gradients(const torch::Tensor& x, const torch::Tensor& dy, const UniformGrid& grid,
                                    Rounding rounding, const Activation& activation);
-LearnedGradients learned_gradients(const torch::Tensor& x, const torch::Tensor& dy, const PowerOfTwoGrid& grid,
-                                   Rounding, const Activation& activation);
+LearnedGradients learned_gradients(const torch::Tensor& x, const torch::Tensor& dy,
+                                   const PowerOfTwoGrid& grid, Rounding, const Activation& activation);
 torch::Tensor learned_codes(const torch::Tensor& x, const UniformGrid& grid, Rounding rounding);
 torch::Tensor learned_codes(const torch::Tensor& x, const PowerOfTwoGrid& grid, Rounding);
 

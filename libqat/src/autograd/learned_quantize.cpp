@@ -1,9 +1,9 @@
-#include <qat/autograd/learned_quantize.h>
+#include "kernels/learned_quantize.h"
 
 #include "autograd/dense_view.h"
 #include "autograd/learned_operators.h"
 #include "kernels/fake_quantize.h"
-#include "kernels/learned_quantize.h"
+#include <qat/autograd/learned_quantize.h>
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -81,8 +81,8 @@ kernels::UniformRule<T> fill(ChannelTables<T>& tables, const UniformGrid& grid, 
                                .upper = tables.add(grid.upper)};
   for (std::int64_t i = 0; i < tables.view().channels; ++i) {
     TORCH_CHECK_VALUE(rule.scale[i] > T(0) && std::isfinite(rule.scale[i]),
-                      "qat::uniform_quantize: the scale of channel ", tables.channel_of(i), " is ", rule.scale[i],
-                      "; expected a positive finite number");
+                      "qat::uniform_quantize: the scale of channel ", tables.channel_of(i), " is ",
+                      rule.scale[i], "; expected a positive finite number");
     TORCH_CHECK_VALUE(rule.lower[i] <= rule.upper[i], "qat::uniform_quantize: the bounds of channel ",
                       tables.channel_of(i), " are ", rule.lower[i], " and ", rule.upper[i],
                       "; expected lower <= upper");
@@ -92,12 +92,13 @@ kernels::UniformRule<T> fill(ChannelTables<T>& tables, const UniformGrid& grid, 
 
 template <class T>
 kernels::PowerOfTwoRule<T> fill(ChannelTables<T>& tables, const PowerOfTwoGrid& grid, Rounding) {
-  kernels::PowerOfTwoRule<T> rule{grid.is_signed, grid.with_zero, tables.add(grid.xmin), tables.add(grid.xmax)};
+  kernels::PowerOfTwoRule<T> rule{grid.is_signed, grid.with_zero, tables.add(grid.xmin),
+                                  tables.add(grid.xmax)};
   for (std::int64_t i = 0; i < tables.view().channels; ++i) {
     const bool valid = std::isnormal(rule.xmin[i]) && rule.xmin[i] > T(0) && rule.xmin[i] <= rule.xmax[i] &&
                        std::isfinite(rule.xmax[i]);
-    TORCH_CHECK_VALUE(valid, "qat::power_of_two_quantize: xmin and xmax of channel ", tables.channel_of(i), " are ",
-                      rule.xmin[i], " and ", rule.xmax[i], "; expected 0 < xmin <= xmax");
+    TORCH_CHECK_VALUE(valid, "qat::power_of_two_quantize: xmin and xmax of channel ", tables.channel_of(i),
+                      " are ", rule.xmin[i], " and ", rule.xmax[i], "; expected 0 < xmin <= xmax");
   }
   return rule;
 }
@@ -170,14 +171,16 @@ class CpuPass final : public LearnedPass {
     // The cut into chunks depends on the tensor alone, and so do the sums.
     constexpr std::int64_t kChunks = 64;
     const std::int64_t size = x.numel();
-    const std::int64_t chunk = std::max(detail::kGrain / 2, (size + kChunks - 1) / kChunks + 1023) / 1024 * 1024;
+    const std::int64_t chunk =
+        std::max(detail::kGrain / 2, (size + kChunks - 1) / kChunks + 1023) / 1024 * 1024;
     const std::int64_t chunks = (size + chunk - 1) / chunk;
     const std::int64_t width = kernels::kLearnedSums * job.view.channels;
     std::vector<double> sums(static_cast<std::size_t>(chunks * width));
     const auto set = kernels::best_instruction_set();
     at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i)
-        kernels::run_learned_gradient(job, i * chunk, std::min(size, (i + 1) * chunk), set, sums.data() + i * width);
+        kernels::run_learned_gradient(job, i * chunk, std::min(size, (i + 1) * chunk), set,
+                                      sums.data() + i * width);
     });
     LearnedGradients result{dx, {}, {}, {}};
     result.first = total(sums, chunks, 0);
@@ -239,9 +242,12 @@ using PowerOfTwoPass = CpuPass<T, PowerOfTwoGrid, kernels::PowerOfTwoRule<T>>;
 
 template <class Grid>
 struct ComposedPass final : LearnedPass {
-  ComposedPass(Grid own, Rounding with, const Activation& after) : grid(std::move(own)), rounding(with), activation(after) {}
+  ComposedPass(Grid own, Rounding with, const Activation& after)
+      : grid(std::move(own)), rounding(with), activation(after) {}
 
-  Tensor values(const Tensor& x) const override { return detail::learned_values(x, grid, rounding, activation); }
+  Tensor values(const Tensor& x) const override {
+    return detail::learned_values(x, grid, rounding, activation);
+  }
   LearnedGradients gradients(const Tensor& x, const Tensor& dy) const override {
     return detail::learned_gradients(x, dy, grid, rounding, activation);
   }
@@ -272,8 +278,8 @@ c10::intrusive_ptr<LearnedPass> make_pass(const Tensor& x, const PowerOfTwoGrid&
 // ---------------------------------------------------------------------------------------------------------------------
 
 struct LearnedFunction : torch::autograd::Function<LearnedFunction> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor&, const Tensor&,
-                        const Tensor&, const c10::intrusive_ptr<LearnedPass>& pass) {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor&,
+                        const Tensor&, const Tensor&, const c10::intrusive_ptr<LearnedPass>& pass) {
     context->save_for_backward({x});
     context->saved_data["pass"] = torch::IValue::make_capsule(pass);
     return pass->values(x);
@@ -282,9 +288,10 @@ struct LearnedFunction : torch::autograd::Function<LearnedFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto& dy = gradients[0];
-    TORCH_CHECK(!torch::GradMode::is_enabled() || !dy.requires_grad(),
-                "qat: a gradient of the gradient (create_graph) is not supported through learned quantizers; use the "
-                "affine quantizer");
+    TORCH_CHECK(
+        !torch::GradMode::is_enabled() || !dy.requires_grad(),
+        "qat: a gradient of the gradient (create_graph) is not supported through learned quantizers; use the "
+        "affine quantizer");
     const auto capsule = context->saved_data["pass"].toCapsule();
     const auto result =
         static_cast<const LearnedPass&>(*capsule).gradients(context->get_saved_variables()[0], dy);
@@ -295,15 +302,16 @@ struct LearnedFunction : torch::autograd::Function<LearnedFunction> {
 void check(const char* who, const Tensor& x, std::optional<std::int64_t> axis,
            std::initializer_list<std::pair<const char*, Tensor>> tensors) {
   TORCH_CHECK_VALUE(x.defined(), who, ": the tensor is undefined");
-  TORCH_CHECK(detail::element_type(x.scalar_type()), who, ": expected float32, float64, half or bfloat16, got ",
-              x.scalar_type());
+  TORCH_CHECK(detail::element_type(x.scalar_type()), who,
+              ": expected float32, float64, half or bfloat16, got ", x.scalar_type());
   TORCH_CHECK(x.layout() == torch::kStrided, who, ": expected a dense tensor, got layout ", x.layout());
   const auto resolved = detail::resolve_axis(x, axis);
   const std::int64_t channels = resolved ? x.size(*resolved) : 1;
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(tensor.defined() && tensor.numel() == channels, who, ": got ",
                       tensor.defined() ? tensor.numel() : 0, " values of ", name, " for ", channels,
-                      " channels (tensor of shape ", x.sizes(), ", axis ", axis ? std::to_string(*axis) : "none", ")");
+                      " channels (tensor of shape ", x.sizes(), ", axis ",
+                      axis ? std::to_string(*axis) : "none", ")");
   }
 }
 
@@ -317,18 +325,24 @@ Tensor quantize(const Tensor& input, const Grid& grid, Rounding rounding, const 
   if (input.numel() == 0) return input.clone();
   const auto x = dense(input);
   const auto pass = make_pass(x, grid, rounding, activation);
-  const bool learns = x.requires_grad() || first.requires_grad() || second.requires_grad() || third.requires_grad();
+  const bool learns =
+      x.requires_grad() || first.requires_grad() || second.requires_grad() || third.requires_grad();
   if (torch::jit::tracer::isTracing() || !torch::GradMode::is_enabled() || !learns) return pass->values(x);
   return LearnedFunction::apply(x, first, second, third, pass);
 }
 
 }  // namespace
 
-Tensor uniform_quantize(const Tensor& x, const UniformGrid& grid, Rounding rounding, const Activation& activation) {
+Tensor uniform_quantize(const Tensor& x, const UniformGrid& grid, Rounding rounding,
+                        const Activation& activation) {
   if (x.defined() && !x.is_floating_point() && !x.is_complex()) return x;
   check("qat::uniform_quantize", x, grid.axis,
-        {{"scale", grid.scale}, {"lower", grid.lower}, {"upper", grid.upper}, {"zero_point", grid.zero_point},
-         {"low", grid.low}, {"high", grid.high}});
+        {{"scale", grid.scale},
+         {"lower", grid.lower},
+         {"upper", grid.upper},
+         {"zero_point", grid.zero_point},
+         {"low", grid.low},
+         {"high", grid.high}});
   return quantize(x, grid, rounding, activation, grid.scale, grid.lower, grid.upper);
 }
 
@@ -346,7 +360,8 @@ Tensor uniform_codes(const Tensor& input, const UniformGrid& grid, Rounding roun
 Tensor power_of_two_quantize(const Tensor& x, const PowerOfTwoGrid& grid, const Activation& activation) {
   if (x.defined() && !x.is_floating_point() && !x.is_complex()) return x;
   check("qat::power_of_two_quantize", x, grid.axis, {{"xmin", grid.xmin}, {"xmax", grid.xmax}});
-  return quantize(x, grid, Rounding::kHalfToEven, activation, grid.xmin, grid.xmax, Tensor());
+  return quantize(x, grid, Rounding::kHalfToEven, activation, grid.xmin, grid.xmax,
+                  grid.xmax.detach());  // undefined inputs are not allowed
 }
 
 Tensor power_of_two_codes(const Tensor& x, const PowerOfTwoGrid& grid) {

@@ -6,8 +6,8 @@
 
 namespace qat::kernels {
 
-/// Elements of other types than that of the arithmetic, and passes with several steps, go through blocks of this many
-/// elements, which stay in the first-level cache.
+/// Elements of other types than that of the arithmetic, and passes with several steps, go through blocks of
+/// this many elements, which stay in the first-level cache.
 inline constexpr std::int64_t kBlock = 1024;
 
 template <class E, class T>
@@ -28,8 +28,8 @@ template <class E, class T>
     to[i] = FromCompute<E>::convert(block[i]);
 }
 
-/// The sum of `length` numbers in float64, always in the same order: 32 interleaved partial sums, then those in order.
-/// The order depends on `length` alone, not on the instruction set.
+/// The sum of `length` numbers in float64, always in the same order: 32 interleaved partial sums, then those
+/// in order. The order depends on `length` alone, not on the instruction set.
 template <class T>
 [[gnu::always_inline]] inline double fixed_order_sum(const T* values, std::int64_t length) {
   using Wide [[gnu::vector_size(4 * sizeof(double))]] = double;

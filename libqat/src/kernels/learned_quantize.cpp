@@ -66,8 +66,8 @@ template <int step, class Loop, class T>
 }
 
 template <int step, class Loop, class T>
-[[gnu::always_inline]] inline void gradient_runs(const Loop& loop, const ChannelView& view, Range range, const T* x,
-                                                 const T* dy, T* dx, double* sums) {
+[[gnu::always_inline]] inline void gradient_runs(const Loop& loop, const ChannelView& view, Range range,
+                                                 const T* x, const T* dy, T* dx, double* sums) {
   Contributions<T> buffer;
   while (range.begin < range.end) {
     const Run run = run_at<step>(view, range.begin, range.end);
@@ -93,15 +93,15 @@ template <int step, class Loop, class T>
 }
 
 template <class Loop, class T>
-[[gnu::always_inline]] inline void gradient_block(const Loop& loop, const ChannelView& view, Range range, const T* x,
-                                                  const T* dy, T* dx, double* sums) {
+[[gnu::always_inline]] inline void gradient_block(const Loop& loop, const ChannelView& view, Range range,
+                                                  const T* x, const T* dy, T* dx, double* sums) {
   view.channel_step() == 1 ? gradient_runs<1>(loop, view, range, x, dy, dx, sums)
                            : gradient_runs<0>(loop, view, range, x, dy, dx, sums);
 }
 
 template <int step, class T>
-[[gnu::always_inline]] inline void quantize_runs(const PowerOfTwoLoop<T>& loop, const ChannelView& view, Range range,
-                                                 const T* x, T* out) {
+[[gnu::always_inline]] inline void quantize_runs(const PowerOfTwoLoop<T>& loop, const ChannelView& view,
+                                                 Range range, const T* x, T* out) {
   const bool is_signed = loop.rule.is_signed;
   const bool with_zero = loop.rule.with_zero;
   while (range.begin < range.end) {
@@ -118,8 +118,8 @@ template <int step, class T>
 }
 
 template <class T>
-[[gnu::always_inline]] inline void quantize_block(const PowerOfTwoLoop<T>& loop, const ChannelView& view, Range range,
-                                                  const T* x, T* out) {
+[[gnu::always_inline]] inline void quantize_block(const PowerOfTwoLoop<T>& loop, const ChannelView& view,
+                                                  Range range, const T* x, T* out) {
   view.channel_step() == 1 ? quantize_runs<1>(loop, view, range, x, out)
                            : quantize_runs<0>(loop, view, range, x, out);
 }
@@ -128,8 +128,9 @@ template <class T>
 
 /// Elements [begin, end) that lie in one block: x, dy -> dx; adds to the sums.
 template <class T>
-[[gnu::always_inline]] inline void gradient_of_block(const UniformRule<T>& rule, const ChannelView& view, Range range,
-                                                     const T* x, const T* dy, T* dx, double* sums) {
+[[gnu::always_inline]] inline void gradient_of_block(const UniformRule<T>& rule, const ChannelView& view,
+                                                     Range range, const T* x, const T* dy, T* dx,
+                                                     double* sums) {
   switch (rule.rounding) {
     case Rounding::kHalfToEven:
       return gradient_block(UniformLoop<Rounding::kHalfToEven, T>{rule}, view, range, x, dy, dx, sums);
@@ -142,7 +143,8 @@ template <class T>
 
 template <class T>
 [[gnu::always_inline]] inline void gradient_of_block(const PowerOfTwoRule<T>& rule, const ChannelView& view,
-                                                     Range range, const T* x, const T* dy, T* dx, double* sums) {
+                                                     Range range, const T* x, const T* dy, T* dx,
+                                                     double* sums) {
   gradient_block(PowerOfTwoLoop<T>{rule}, view, range, x, dy, dx, sums);
 }
 
@@ -166,11 +168,13 @@ void quantize_default(const PowerOfTwoRule<T>& rule, const ChannelView& view, Ra
 #if defined(__x86_64__)
 template <class Rule>
 [[gnu::target("arch=x86-64-v3")]] void gradient_avx2(const Rule& rule, const ChannelView& view, Range range,
-                                                     const float* x, const float* dy, float* dx, double* sums) {
+                                                     const float* x, const float* dy, float* dx,
+                                                     double* sums) {
   gradient_of_block(rule, view, range, x, dy, dx, sums);
 }
-[[gnu::target("arch=x86-64-v3")]] void quantize_avx2(const PowerOfTwoRule<float>& rule, const ChannelView& view,
-                                                     Range range, const float* x, float* y) {
+[[gnu::target("arch=x86-64-v3")]] void quantize_avx2(const PowerOfTwoRule<float>& rule,
+                                                     const ChannelView& view, Range range, const float* x,
+                                                     float* y) {
   quantize_block(PowerOfTwoLoop<float>{rule}, view, range, x, y);
 }
 template <class Rule>
@@ -179,8 +183,9 @@ template <class Rule>
                                                        double* sums) {
   gradient_of_block(rule, view, range, x, dy, dx, sums);
 }
-[[gnu::target("arch=x86-64-v4")]] void quantize_avx512(const PowerOfTwoRule<float>& rule, const ChannelView& view,
-                                                       Range range, const float* x, float* y) {
+[[gnu::target("arch=x86-64-v4")]] void quantize_avx512(const PowerOfTwoRule<float>& rule,
+                                                       const ChannelView& view, Range range, const float* x,
+                                                       float* y) {
   quantize_block(PowerOfTwoLoop<float>{rule}, view, range, x, y);
 }
 #endif
@@ -219,7 +224,8 @@ struct Blocks {
 
 /// A block of the tensor in the type of the arithmetic: the tensor's own memory where it has that type.
 template <class T>
-const T* read_block(ElementType element, const void* tensor, std::int64_t first, std::int64_t length, T* block) {
+const T* read_block(ElementType element, const void* tensor, std::int64_t first, std::int64_t length,
+                    T* block) {
   if (element == ElementType::kHalf) {
     load<Half>(tensor, first, length, block);
   } else if (element == ElementType::kBFloat16) {
@@ -302,8 +308,8 @@ template void run_learned_gradient(const LearnedJob<float, UniformRule<float>>&,
                                    InstructionSet, double*);
 template void run_learned_gradient(const LearnedJob<double, UniformRule<double>>&, std::int64_t, std::int64_t,
                                    InstructionSet, double*);
-template void run_learned_gradient(const LearnedJob<float, PowerOfTwoRule<float>>&, std::int64_t, std::int64_t,
-                                   InstructionSet, double*);
+template void run_learned_gradient(const LearnedJob<float, PowerOfTwoRule<float>>&, std::int64_t,
+                                   std::int64_t, InstructionSet, double*);
 template void run_learned_gradient(const LearnedJob<double, PowerOfTwoRule<double>>&, std::int64_t,
                                    std::int64_t, InstructionSet, double*);
 template void run_power_of_two(const LearnedJob<float, PowerOfTwoRule<float>>&, std::int64_t, std::int64_t,

@@ -48,13 +48,14 @@ struct LearnedJob {
 /// Sums of a uniform gradient: scale, lower, upper; of a power-of-two gradient: xmin, xmax, nothing.
 inline constexpr int kLearnedSums = 3;
 
-/// Elements [begin, end) of the gradient of x -> out (type of x); adds to sums[k * channels + channel] in float64, in an
-/// order that depends on `begin` and `end` alone.
+/// Elements [begin, end) of the gradient of x -> out (type of x); adds to sums[k * channels + channel] in
+/// float64, in an order that depends on `begin` and `end` alone.
 template <class T, class Rule>
 void run_learned_gradient(const LearnedJob<T, Rule>& job, std::int64_t begin, std::int64_t end,
                           InstructionSet set, double* sums);
 
-/// Elements [begin, end) of the quantized values -> out (type of x). (A uniform grid's are those of FakeQuantizeJob.)
+/// Elements [begin, end) of the quantized values -> out (type of x). (A uniform grid's are those of
+/// FakeQuantizeJob.)
 template <class T>
 void run_power_of_two(const LearnedJob<T, PowerOfTwoRule<T>>& job, std::int64_t begin, std::int64_t end,
                       InstructionSet set);

@@ -41,7 +41,8 @@ struct Bounded : torch::autograd::Function<Bounded> {
     const auto above_min = v > context->saved_data["min"].toDouble();
     const auto below_max = v < context->saved_data["max"].toDouble();
     const bool strict = context->saved_data["strict"].toBool();
-    const auto passes = strict ? above_min & below_max : (above_min | (gradient < 0)) & (below_max | (gradient > 0));
+    const auto passes =
+        strict ? above_min & below_max : (above_min | (gradient < 0)) & (below_max | (gradient > 0));
     return {torch::where(passes, gradient, torch::zeros_like(gradient)), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -71,7 +72,7 @@ Tensor power_of_two(const Tensor& v) {
   const auto [mantissa, exponent] = torch::frexp(at);  // mantissa in [1/2, 1)
   const auto up = mantissa > std::sqrt(0.5);
   const auto power = torch::ldexp(torch::ones_like(at), exponent - 1 + up.to(exponent.scalar_type()));
-  const auto value = torch::where(at > 0, power, at);
+  const auto value = torch::where((at > 0) & torch::isfinite(at), power, at);
   return given_slope(v, value, torch::where(at > 0, value / at, torch::zeros_like(at)));
 }
 

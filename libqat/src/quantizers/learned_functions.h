@@ -6,8 +6,9 @@ namespace qat::detail {
 
 /// Functions of learned quantizer parameters (small float64 tensors) with the gradients that training needs.
 
-/// clip(v, min, max) for a parameter. The gradient passes strictly between the bounds. At or beyond a bound it passes
-/// if descent moves the parameter inward, so that no parameter stays at its bound for ever; `strict`: never (nnabla).
+/// clip(v, min, max) for a parameter. The gradient passes strictly between the bounds. At or beyond a bound
+/// it passes if descent moves the parameter inward, so that no parameter stays at its bound for ever;
+/// `strict`: never (nnabla).
 torch::Tensor bounded(const torch::Tensor& v, double min, double max, bool strict = false);
 
 /// Rounds half away from zero; gradient 1.

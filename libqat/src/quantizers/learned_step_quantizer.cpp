@@ -1,9 +1,8 @@
-#include <qat/quantizers/learned_step_quantizer.h>
-
 #include "autograd/dense_view.h"
 #include "numerics/enum_names.h"
 #include "quantizers/learned_functions.h"
 #include "quantizers/quantizer_config.h"
+#include <qat/quantizers/learned_step_quantizer.h>
 
 #include <ATen/TracerMode.h>
 #include <torch/types.h>
@@ -18,9 +17,11 @@ namespace {
 
 using torch::Tensor;
 
-
 constexpr detail::EnumNames<LearnedStepKind, 4> kLearnedStepKindNames{
-    {{LearnedStepKind::kLsq, "lsq"}, {LearnedStepKind::kLsqPlus, "lsq_plus"}, {LearnedStepKind::kPact, "pact"}, {LearnedStepKind::kTqt, "tqt"}}};
+    {{LearnedStepKind::kLsq, "lsq"},
+     {LearnedStepKind::kLsqPlus, "lsq_plus"},
+     {LearnedStepKind::kPact, "pact"},
+     {LearnedStepKind::kTqt, "tqt"}}};
 
 constexpr double kLargestScale = 0x1p63;
 constexpr double kLargestLog2 = 31;
@@ -40,16 +41,18 @@ LearnedStepKind parse_learned_step_kind(std::string_view text) {
 }
 
 LearnedStepQuantizer::LearnedStepQuantizer(LearnedStepOptions options) : options_(options) {
-  TORCH_CHECK_VALUE(!options_.axis == (options_.channels == 0) && options_.channels >= 0,
-                    "qat::LearnedStepQuantizer: an axis needs the number of channels and no axis none; got axis ",
-                    options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
+  TORCH_CHECK_VALUE(
+      !options_.axis == (options_.channels == 0) && options_.channels >= 0,
+      "qat::LearnedStepQuantizer: an axis needs the number of channels and no axis none; got axis ",
+      options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
   TORCH_CHECK_VALUE(options_.kind != LearnedStepKind::kPact || !options_.range.is_signed(),
                     "qat::LearnedStepQuantizer: pact clips at 0 and needs unsigned codes; got ",
                     options_.range.to_string());
   const std::vector<std::int64_t> shape =
       options_.axis ? std::vector<std::int64_t>{options_.channels} : std::vector<std::int64_t>{};
   register_parameter(parameter_name(options_.kind), torch::ones(shape, torch::kFloat));
-  if (options_.kind == LearnedStepKind::kLsqPlus) register_parameter("offset", torch::zeros(shape, torch::kFloat));
+  if (options_.kind == LearnedStepKind::kLsqPlus)
+    register_parameter("offset", torch::zeros(shape, torch::kFloat));
 }
 
 UniformGrid LearnedStepQuantizer::grid(std::int64_t elements) const {
@@ -138,11 +141,13 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
   const torch::NoGradGuard no_grad;
   auto parameters = named_parameters();
   auto parameter = parameters[parameter_name(options_.kind)];
-  TORCH_CHECK_VALUE(values.min.sizes() == parameter.sizes(), "qat::LearnedStepQuantizer: expected a range of shape ",
-                    parameter.sizes(), ", got ", values.min.sizes());
+  TORCH_CHECK_VALUE(values.min.sizes() == parameter.sizes(),
+                    "qat::LearnedStepQuantizer: expected a range of shape ", parameter.sizes(), ", got ",
+                    values.min.sizes());
   const bool affine = options_.kind == LearnedStepKind::kLsqPlus;
-  const auto params = affine_params_from_range(values, options_.range, affine ? Symmetry::kAffine : Symmetry::kSymmetric,
-                                               PowerOfTwo::kNotRound, options_.axis);
+  const auto params =
+      affine_params_from_range(values, options_.range, affine ? Symmetry::kAffine : Symmetry::kSymmetric,
+                               PowerOfTwo::kNotRound, options_.axis);
   const auto scale = params.scale.to(torch::kDouble);
   switch (options_.kind) {
     case LearnedStepKind::kLsqPlus:
@@ -156,7 +161,8 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
       return;
     case LearnedStepKind::kTqt: {
       const auto steps = options_.range.bits() - (options_.range.is_signed() ? 1 : 0);
-      parameter.copy_(torch::log2(scale * std::exp2(static_cast<double>(steps))).clamp(-kLargestLog2, kLargestLog2));
+      parameter.copy_(
+          torch::log2(scale * std::exp2(static_cast<double>(steps))).clamp(-kLargestLog2, kLargestLog2));
       return;
     }
   }
@@ -170,21 +176,18 @@ void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
   const auto mean = axis ? magnitude.transpose(0, *axis).flatten(1).mean(1) : magnitude.mean();
   const auto start = 2 * mean / std::sqrt(static_cast<double>(options_.range.qmax()));
   auto scale = named_parameters()["scale"];
-  TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ", scale.numel(),
-                    " channels, got shape ", x.sizes());
+  TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ",
+                    scale.numel(), " channels, got shape ", x.sizes());
   const auto usable = (start > 0) & torch::isfinite(start);
   scale.copy_(torch::where(usable, start, torch::full_like(start, kZeroRangeScale)));
 }
 
 std::string LearnedStepQuantizer::config() const {
-  nlohmann::ordered_json json{{"type", kLearnedStepQuantizerType},
-                              {"kind", to_string(options_.kind)},
-                              {"bits", options_.range.bits()},
-                              {"signed", options_.range.is_signed()},
-                              {"narrow", options_.range.is_narrow()},
-                              {"rounding", to_string(options_.rounding)},
-                              {"channels", options_.channels},
-                              {"scale_gradient", options_.scale_gradient}};
+  nlohmann::ordered_json json{
+      {"type", kLearnedStepQuantizerType},    {"kind", to_string(options_.kind)},
+      {"bits", options_.range.bits()},        {"signed", options_.range.is_signed()},
+      {"narrow", options_.range.is_narrow()}, {"rounding", to_string(options_.rounding)},
+      {"channels", options_.channels},        {"scale_gradient", options_.scale_gradient}};
   json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
   return json.dump();
 }
@@ -199,7 +202,8 @@ std::shared_ptr<TensorModule> make_learned_step_quantizer(const nlohmann::json& 
     options.scale_gradient = config.at("scale_gradient").get<bool>();
     if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "qat::LearnedStepQuantizer: bad configuration ", config.dump(), ": ", error.what());
+    TORCH_CHECK_VALUE(false, "qat::LearnedStepQuantizer: bad configuration ", config.dump(), ": ",
+                      error.what());
   }
   return std::make_shared<LearnedStepQuantizer>(options);
 }

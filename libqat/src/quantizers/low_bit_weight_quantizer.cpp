@@ -1,9 +1,8 @@
-#include <qat/quantizers/low_bit_weight_quantizer.h>
-
 #include "autograd/affine_operators.h"
 #include "autograd/dense_view.h"
 #include "numerics/enum_names.h"
 #include "quantizers/quantizer_config.h"
+#include <qat/quantizers/low_bit_weight_quantizer.h>
 
 #include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -18,9 +17,10 @@ namespace {
 
 using torch::Tensor;
 
-
 constexpr detail::EnumNames<LowBitWeightKind, 3> kLowBitWeightKindNames{
-    {{LowBitWeightKind::kDorefa, "dorefa"}, {LowBitWeightKind::kBinary, "binary"}, {LowBitWeightKind::kTernary, "ternary"}}};
+    {{LowBitWeightKind::kDorefa, "dorefa"},
+     {LowBitWeightKind::kBinary, "binary"},
+     {LowBitWeightKind::kTernary, "ternary"}}};
 
 /// A given value in place of x; the gradient times a given mask, or unchanged if the mask is undefined.
 struct Replace : torch::autograd::Function<Replace> {
@@ -62,7 +62,8 @@ Coded encode_ternary(const Tensor& w, std::optional<std::int64_t> axis) {
   const auto magnitude = w.abs();
   const auto kept = (magnitude > 0.7 * channel_mean(magnitude, axis)).to(w.scalar_type());
   const auto share = channel_mean(kept, axis);
-  const auto alpha = channel_mean(magnitude * kept, axis) / torch::where(share > 0, share, torch::ones_like(share));
+  const auto alpha =
+      channel_mean(magnitude * kept, axis) / torch::where(share > 0, share, torch::ones_like(share));
   return {torch::sign(w) * kept, alpha};
 }
 
@@ -81,11 +82,13 @@ Tensor squashed(const Tensor& w) {
 
 Coded encode(const Tensor& w, const LowBitWeightOptions& options) {
   if (options.kind == LowBitWeightKind::kDorefa) return encode_dorefa(squashed(w), options.bits);
-  return options.kind == LowBitWeightKind::kBinary ? encode_binary(w, options.axis) : encode_ternary(w, options.axis);
+  return options.kind == LowBitWeightKind::kBinary ? encode_binary(w, options.axis)
+                                                   : encode_ternary(w, options.axis);
 }
 
 Tensor arithmetic(const Tensor& x) {
-  TORCH_CHECK_VALUE(x.defined(), "qat::LowBitWeightQuantizer: the scale follows the tensor, which is undefined");
+  TORCH_CHECK_VALUE(x.defined(),
+                    "qat::LowBitWeightQuantizer: the scale follows the tensor, which is undefined");
   return x.to(x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
 }
 
@@ -102,8 +105,8 @@ LowBitWeightKind parse_low_bit_weight_kind(std::string_view text) {
 LowBitWeightQuantizer::LowBitWeightQuantizer(LowBitWeightOptions options) : options_(options) {
   if (options_.kind == LowBitWeightKind::kBinary) options_.bits = 1;
   if (options_.kind == LowBitWeightKind::kTernary) options_.bits = 2;
-  TORCH_CHECK_VALUE(options_.bits >= 1 && options_.bits <= 8, "qat::LowBitWeightQuantizer: dorefa with ", options_.bits,
-                    " bits; expected 1 to 8");
+  TORCH_CHECK_VALUE(options_.bits >= 1 && options_.bits <= 8, "qat::LowBitWeightQuantizer: dorefa with ",
+                    options_.bits, " bits; expected 1 to 8");
   TORCH_CHECK_VALUE(options_.kind != LowBitWeightKind::kDorefa || !options_.axis,
                     "qat::LowBitWeightQuantizer: dorefa has one scale a tensor; expected no axis, got ",
                     options_.axis.value_or(0));
@@ -157,7 +160,8 @@ std::shared_ptr<TensorModule> make_low_bit_weight_quantizer(const nlohmann::json
     options.bits = config.at("bits").get<std::int64_t>();
     if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "qat::LowBitWeightQuantizer: bad configuration ", config.dump(), ": ", error.what());
+    TORCH_CHECK_VALUE(false, "qat::LowBitWeightQuantizer: bad configuration ", config.dump(), ": ",
+                      error.what());
   }
   return std::make_shared<LowBitWeightQuantizer>(options);
 }

@@ -1,8 +1,7 @@
-#include <qat/quantizers/parametric_quantizer.h>
-
 #include "numerics/enum_names.h"
 #include "quantizers/learned_functions.h"
 #include "quantizers/quantizer_config.h"
+#include <qat/quantizers/parametric_quantizer.h>
 
 #include <ATen/TracerMode.h>
 #include <torch/types.h>
@@ -20,15 +19,15 @@ namespace {
 
 using torch::Tensor;
 
-
-constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{{{ParametricKind::kFpNM, "fp_n_m"},
-                                                           {ParametricKind::kFpBXmax, "fp_b_xmax"},
-                                                           {ParametricKind::kFpDXmax, "fp_d_xmax"},
-                                                           {ParametricKind::kFpDB, "fp_d_b"},
-                                                           {ParametricKind::kPow2NM, "pow2_n_m"},
-                                                           {ParametricKind::kPow2BXmax, "pow2_b_xmax"},
-                                                           {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
-                                                           {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
+constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{
+    {{ParametricKind::kFpNM, "fp_n_m"},
+     {ParametricKind::kFpBXmax, "fp_b_xmax"},
+     {ParametricKind::kFpDXmax, "fp_d_xmax"},
+     {ParametricKind::kFpDB, "fp_d_b"},
+     {ParametricKind::kPow2NM, "pow2_n_m"},
+     {ParametricKind::kPow2BXmax, "pow2_b_xmax"},
+     {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
+     {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
 
 /// Magnitudes of a power-of-two grid: more would leave the exponents of float32.
 constexpr double kMostMagnitudeBits = 6;
@@ -55,7 +54,7 @@ Names learned_names(ParametricKind kind) {
   return {"xmin", "xmax"};
 }
 
-std::optional<Learnable> ParametricOptions::* member(std::string_view name) {
+std::optional<Learnable> ParametricOptions::*member(std::string_view name) {
   using O = ParametricOptions;
   if (name == "n") return &O::n;
   if (name == "m") return &O::m;
@@ -73,17 +72,18 @@ double fewest_bits(const ParametricOptions& options) {
 void check_learnable(const ParametricOptions& options, std::string_view name, const Learnable& learnable) {
   const auto who = "qat::ParametricQuantizer " + to_string(options.kind);
   const auto [start, min, max] = learnable;
-  TORCH_CHECK_VALUE(min <= max && std::isfinite(min) && std::isfinite(max), who, ": the bounds of ", name, " are [", min,
-                    ", ", max, "]; expected min <= max");
-  TORCH_CHECK_VALUE(start >= min && start <= max, who, ": ", name, " starts at ", start, "; expected ", min, " to ", max,
-                    ", its bounds");
+  TORCH_CHECK_VALUE(min <= max && std::isfinite(min) && std::isfinite(max), who, ": the bounds of ", name,
+                    " are [", min, ", ", max, "]; expected min <= max");
+  TORCH_CHECK_VALUE(start >= min && start <= max, who, ": ", name, " starts at ", start, "; expected ", min,
+                    " to ", max, ", its bounds");
   if (name == "n") {
     const double fewest = fewest_bits(options);
-    TORCH_CHECK_VALUE((options.compatible || std::round(start) >= fewest) && max <= 16, who, ": n = ", start, " in [", min,
-                      ", ", max, "] bits; expected ", fewest, " to 16",
+    TORCH_CHECK_VALUE((options.compatible || std::round(start) >= fewest) && max <= 16, who, ": n = ", start,
+                      " in [", min, ", ", max, "] bits; expected ", fewest, " to 16",
                       options.is_signed ? " (a sign takes one)" : "");
   } else if (name != "m") {
-    TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min, "; expected a positive number");
+    TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min,
+                      "; expected a positive number");
   }
 }
 
@@ -120,7 +120,8 @@ bool is_power_of_two(ParametricKind kind) {
 
 Learnable default_learnable(ParametricKind kind, std::string_view name) {
   const bool pow2 = is_power_of_two(kind);
-  if (name == "n") return !pow2 ? Learnable{8, 2, 16} : Learnable{8, 1, kind == ParametricKind::kPow2NM ? 16.0 : 8.0};
+  if (name == "n")
+    return !pow2 ? Learnable{8, 2, 16} : Learnable{8, 1, kind == ParametricKind::kPow2NM ? 16.0 : 8.0};
   if (name == "m") return {1, -8, 8};
   if (name == "d") return {0x1p-4, 0x1p-8, 0x1p8};
   if (name == "xmax") return !pow2 ? Learnable{1, 0.001, 10} : Learnable{1, 0x1p-8, 256};
@@ -130,9 +131,10 @@ Learnable default_learnable(ParametricKind kind, std::string_view name) {
 }
 
 ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(options) {
-  TORCH_CHECK_VALUE(!options_.axis == (options_.channels == 0) && options_.channels >= 0,
-                    "qat::ParametricQuantizer: an axis needs the number of channels and no axis none; got axis ",
-                    options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
+  TORCH_CHECK_VALUE(
+      !options_.axis == (options_.channels == 0) && options_.channels >= 0,
+      "qat::ParametricQuantizer: an axis needs the number of channels and no axis none; got axis ",
+      options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
   for (const char* name : learned_names(options_.kind)) {
     const auto bounds = learnable(name);
     check_learnable(options_, name, bounds);
@@ -142,7 +144,12 @@ ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(o
 }
 
 Learnable ParametricQuantizer::learnable(std::string_view name) const {
-  return (options_.*member(name)).value_or(default_learnable(options_.kind, name));
+  auto result = (options_.*member(name)).value_or(default_learnable(options_.kind, name));
+  if (name != "n" || options_.compatible) return result;
+  const double fewest = fewest_bits(options_);
+  result.min = std::max(result.min, fewest - 0.5);  // what rounds to a usable width
+  if (is_power_of_two(options_.kind)) result.max = std::min(result.max, fewest + kMostMagnitudeBits + 0.499);
+  return result;
 }
 
 Tensor ParametricQuantizer::value(const char* name) const {
@@ -155,11 +162,9 @@ Tensor ParametricQuantizer::value(const char* name) const {
 
 /// n - sign (- with_zero) in whole bits.
 Tensor ParametricQuantizer::width() const {
-  const double taken = (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
-  const auto bits = detail::rounded(value("n")) - taken;
-  if (options_.compatible) return bits;
-  return is_power_of_two(options_.kind) ? detail::bounded(bits, 0, kMostMagnitudeBits)
-                                        : detail::bounded(bits, 1, 16);
+  const double taken =
+      (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
+  return detail::rounded(value("n")) - taken;
 }
 
 UniformGrid ParametricQuantizer::uniform_grid() const {
@@ -259,7 +264,8 @@ AffineParams ParametricQuantizer::affine_params(const Tensor&) {
   }
   const auto signedness = options_.is_signed ? Signedness::kSigned : Signedness::kUnsigned;
   const auto range_width = options_.is_signed ? RangeWidth::kNarrow : RangeWidth::kFull;
-  return {scale, torch::zeros_like(scale, torch::kInt), IntegerRange(width, signedness, range_width), options_.axis};
+  return {scale, torch::zeros_like(scale, torch::kInt), IntegerRange(width, signedness, range_width),
+          options_.axis};
 }
 
 std::int64_t ParametricQuantizer::bits() const {
@@ -280,22 +286,23 @@ void ParametricQuantizer::hold_in_bounds() {
   }
   if (options_.compatible) return;
   auto parameters = named_parameters();
-  if (options_.kind == ParametricKind::kFpDXmax) parameters["d"].copy_(torch::minimum(parameters["d"], parameters["xmax"]));
+  if (options_.kind == ParametricKind::kFpDXmax)
+    parameters["d"].copy_(torch::minimum(parameters["d"], parameters["xmax"]));
   if (options_.kind == ParametricKind::kPow2XminXmax)
     parameters["xmin"].copy_(torch::minimum(parameters["xmin"], parameters["xmax"]));
 }
 
 void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits) {
   const double fewest = fewest_bits(options_);
-  TORCH_CHECK_VALUE(bits >= fewest && bits <= 16, "qat::ParametricQuantizer ", to_string(options_.kind), ": ", bits,
-                    " bits; expected ", fewest, " to 16");
+  TORCH_CHECK_VALUE(bits >= fewest && bits <= 16, "qat::ParametricQuantizer ", to_string(options_.kind), ": ",
+                    bits, " bits; expected ", fewest, " to 16");
   const torch::NoGradGuard no_grad;
   auto parameters = named_parameters();
   const auto largest = torch::maximum(values.min.abs(), values.max.abs()).to(torch::kDouble);
   for (auto& parameter : parameters) {
     TORCH_CHECK_VALUE(parameter.key() == "n" || largest.sizes() == parameter.value().sizes(),
-                      "qat::ParametricQuantizer: expected a range of shape ", parameter.value().sizes(), ", got ",
-                      largest.sizes());
+                      "qat::ParametricQuantizer: expected a range of shape ", parameter.value().sizes(),
+                      ", got ", largest.sizes());
   }
   const auto side = static_cast<double>(bits) - (options_.is_signed ? 1 : 0);
   const auto levels = std::exp2(side) - 1;
@@ -318,10 +325,13 @@ void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits
 }
 
 std::string ParametricQuantizer::config() const {
-  nlohmann::ordered_json json{{"type", kParametricQuantizerType}, {"kind", to_string(options_.kind)},
-                              {"signed", options_.is_signed},     {"with_zero", options_.with_zero},
+  nlohmann::ordered_json json{{"type", kParametricQuantizerType},
+                              {"kind", to_string(options_.kind)},
+                              {"signed", options_.is_signed},
+                              {"with_zero", options_.with_zero},
                               {"rounding", to_string(options_.rounding)},
-                              {"channels", options_.channels},    {"fix_parameters", options_.fix_parameters},
+                              {"channels", options_.channels},
+                              {"fix_parameters", options_.fix_parameters},
                               {"compatible", options_.compatible}};
   json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
   for (const char* name : learned_names(options_.kind)) {
@@ -347,14 +357,15 @@ std::shared_ptr<TensorModule> make_parametric_quantizer(const nlohmann::json& co
       options.*member(name) = Learnable{numbers[0], numbers[1], numbers[2]};
     }
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "qat::ParametricQuantizer: bad configuration ", config.dump(), ": ", error.what());
+    TORCH_CHECK_VALUE(false, "qat::ParametricQuantizer: bad configuration ", config.dump(), ": ",
+                      error.what());
   }
   return std::make_shared<ParametricQuantizer>(options);
 }
 
 void ParametricQuantizer::pretty_print(std::ostream& stream) const {
-  stream << "qat::ParametricQuantizer(" << to_string(options_.kind) << ", " << (options_.is_signed ? "int" : "uint")
-         << bits();
+  stream << "qat::ParametricQuantizer(" << to_string(options_.kind) << ", "
+         << (options_.is_signed ? "int" : "uint") << bits();
   if (options_.axis) stream << ", axis=" << *options_.axis;
   for (const auto& parameter : named_parameters()) {
     const auto& v = parameter.value();

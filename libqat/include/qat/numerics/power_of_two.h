@@ -7,11 +7,11 @@
 
 namespace qat {
 
-/// The grid of a power-of-two ("log") quantizer for one channel: magnitudes xmin, 2 xmin, ..., xmax, all powers of
-/// two, xmin <= xmax, both normal numbers. `T` is float or double.
+/// The grid of a power-of-two ("log") quantizer for one channel: magnitudes xmin, 2 xmin, ..., xmax, all
+/// powers of two, xmin <= xmax, both normal numbers. `T` is float or double.
 ///
-/// Signed: both signs; zero counts as positive. Unsigned: negative numbers count as 0. With zero: magnitudes below
-/// xmin / sqrt(2) become 0, else they become xmin.
+/// Signed: both signs; zero counts as positive. Unsigned: negative numbers count as 0. With zero: magnitudes
+/// below xmin / sqrt(2) become 0, else they become xmin.
 template <class T>
 struct PowerOfTwoCell {
   T xmin;
@@ -52,7 +52,8 @@ template <class T>
 
 /// The quantized value; infinities saturate, NaN stays NaN.
 template <class T>
-[[gnu::always_inline]] QAT_HOST_DEVICE T power_of_two_real(T x, const PowerOfTwoCell<T>& cell, bool is_signed, bool with_zero) {
+[[gnu::always_inline]] QAT_HOST_DEVICE T power_of_two_real(T x, const PowerOfTwoCell<T>& cell, bool is_signed,
+                                                           bool with_zero) {
   const T nearest = power_of_two_nearest(power_of_two_magnitude(x, is_signed), cell);
   const T magnitude = nearest < cell.xmin ? (with_zero ? T(0) : cell.xmin) : nearest;
   const T real = is_signed & (x < T(0)) ? -magnitude : magnitude;
@@ -60,8 +61,8 @@ template <class T>
 }
 
 /// What one element adds to the gradients: to x where its magnitude lies in [xmin, xmax), with the slope of
-/// nearest_power_of_two, P / |x|; to xmin where it was raised to xmin; to xmax where it was lowered to it. Pruned
-/// elements and NaN give nothing. (Uhlich et al., arXiv 1905.11452, eq. 5.)
+/// nearest_power_of_two, P / |x|; to xmin where it was raised to xmin; to xmax where it was lowered to it.
+/// Pruned elements and NaN give nothing. (Uhlich et al., arXiv 1905.11452, eq. 5.)
 template <class T>
 struct PowerOfTwoGradient {
   T dx;
@@ -70,8 +71,8 @@ struct PowerOfTwoGradient {
 };
 
 template <class T>
-[[gnu::always_inline]] QAT_HOST_DEVICE PowerOfTwoGradient<T> power_of_two_gradient(T x, T dy, const PowerOfTwoCell<T>& cell,
-                                                            bool is_signed, bool with_zero) {
+[[gnu::always_inline]] QAT_HOST_DEVICE PowerOfTwoGradient<T> power_of_two_gradient(
+    T x, T dy, const PowerOfTwoCell<T>& cell, bool is_signed, bool with_zero) {
   const T magnitude = power_of_two_magnitude(x, is_signed);
   const T nearest = power_of_two_nearest(magnitude, cell);
   const T number_dy = x == x ? dy : T(0);

@@ -13,14 +13,18 @@ namespace qat {
 
 /// Weight quantizers whose scale is a statistic of the weights; in text "dorefa", "binary", "ternary".
 enum class LowBitWeightKind : std::int8_t {
-  /// DoReFa (Zhou et al., arXiv 1606.06160, eq. 9): t = tanh(w) / max|tanh(w)|, y = 2 round(N (t/2 + 1/2)) / N - 1 with
-  /// N = 2^bits - 1; the gradient passes through the rounding, and through tanh with the maximum as a constant. Codes are the odd numbers
+  /// DoReFa (Zhou et al., arXiv 1606.06160, eq. 9): t = tanh(w) / max|tanh(w)|, y = 2 round(N (t/2 + 1/2)) /
+  /// N - 1 with
+  /// N = 2^bits - 1; the gradient passes through the rounding, and through tanh with the maximum as a
+  /// constant. Codes are the odd numbers
   /// 2 q - N at scale 1 / N: there is no 0.
   kDorefa,
-  /// Binary weights (Rastegari et al., arXiv 1603.05279, eq. 4): y = mean|w| * sign(w), sign(0) = +1; dw = dy where
+  /// Binary weights (Rastegari et al., arXiv 1603.05279, eq. 4): y = mean|w| * sign(w), sign(0) = +1; dw = dy
+  /// where
   /// |w| <= 1, else 0.
   kBinary,
-  /// Ternary weights (Li et al., arXiv 1605.04711, eq. 5 and 6): y = alpha * sign(w) where |w| > 0.7 mean|w|, else 0; alpha
+  /// Ternary weights (Li et al., arXiv 1605.04711, eq. 5 and 6): y = alpha * sign(w) where |w| > 0.7 mean|w|,
+  /// else 0; alpha
   /// the mean of |w| over those; dw = dy.
   kTernary,
 };
@@ -32,12 +36,13 @@ LowBitWeightKind parse_low_bit_weight_kind(std::string_view text);
 struct LowBitWeightOptions {
   LowBitWeightKind kind = LowBitWeightKind::kTernary;
   std::int64_t bits = 2;  ///< DoReFa: 1 to 8. Binary has 1, ternary 2.
-  std::optional<std::int64_t> axis = std::nullopt;  ///< statistics for each channel of this axis; DoReFa: none.
+  std::optional<std::int64_t> axis =
+      std::nullopt;  ///< statistics for each channel of this axis; DoReFa: none.
 };
 
-/// real = scale * code with a scale that follows the tensor at every call; zero point 0. No parameters. For weights: an
-/// activation given to `forward` is applied first.
-/// A tensor (channel) of zeros gives zeros, DoReFa excepted.
+/// real = scale * code with a scale that follows the tensor at every call; zero point 0. No parameters. For
+/// weights: an activation given to `forward` is applied first. A tensor (channel) of zeros gives zeros,
+/// DoReFa excepted.
 class LowBitWeightQuantizer : public Quantizer {
  public:
   /// Throws: c10::ValueError for other widths, for DoReFa with an axis.

@@ -13,10 +13,10 @@
 
 namespace qat {
 
-/// The eight parametrisations of "Mixed Precision DNNs" (Uhlich et al., arXiv 1905.11452); in text "fp_n_m", ... Which
-/// two of bit width n, exponent m of the range, step d, range xmax and smallest magnitude xmin are learned; the others
-/// follow. N = 2^(n - sign) - 1 codes on each side, K = 2^(n - sign - with_zero) magnitudes; P2 is the nearest power of
-/// two, R rounds half away from zero.
+/// The eight parametrisations of "Mixed Precision DNNs" (Uhlich et al., arXiv 1905.11452); in text "fp_n_m",
+/// ... Which two of bit width n, exponent m of the range, step d, range xmax and smallest magnitude xmin are
+/// learned; the others follow. N = 2^(n - sign) - 1 codes on each side, K = 2^(n - sign - with_zero)
+/// magnitudes; P2 is the nearest power of two, R rounds half away from zero.
 enum class ParametricKind : std::int8_t {
   kFpNM,          ///< d = P2(2^m / N), xmax = N d.
   kFpBXmax,       ///< d = P2(xmax / N), clipped at min(xmax, N d). U2 of the paper.
@@ -43,8 +43,8 @@ struct Learnable {
 
 struct ParametricOptions {
   ParametricKind kind = ParametricKind::kFpDXmax;
-  bool is_signed = true;   ///< unsigned: the quantizer is a ReLU too.
-  bool with_zero = true;   ///< power-of-two kinds: whether 0 is among the values.
+  bool is_signed = true;  ///< unsigned: the quantizer is a ReLU too.
+  bool with_zero = true;  ///< power-of-two kinds: whether 0 is among the values.
   /// Start values and bounds; those that the kind does not learn are ignored. nullopt: the defaults of
   /// `default_learnable`.
   std::optional<Learnable> n = std::nullopt;
@@ -53,35 +53,39 @@ struct ParametricOptions {
   std::optional<Learnable> xmax = std::nullopt;
   std::optional<Learnable> xmin = std::nullopt;
   Rounding rounding = Rounding::kHalfAwayFromZero;  ///< of elements. Widths always round half away from zero.
-  std::optional<std::int64_t> axis = std::nullopt;  ///< the channel axis; nullopt: one d, xmax, xmin, m a tensor.
-  std::int64_t channels = 0;                        ///< entries of d, xmax, xmin, m; needed with an axis. n has one.
-  bool fix_parameters = false;                      ///< the learnables keep their values.
-  /// Reproduces nnabla's numbers with its faults: no gradient at a bound, codes beyond the width, values above xmax, NaN
-  /// at zeros and infinities. Slow; for comparisons.
+  std::optional<std::int64_t> axis =
+      std::nullopt;             ///< the channel axis; nullopt: one d, xmax, xmin, m a tensor.
+  std::int64_t channels = 0;    ///< entries of d, xmax, xmin, m; needed with an axis. n has one.
+  bool fix_parameters = false;  ///< the learnables keep their values.
+  /// Reproduces nnabla's numbers with its faults: no gradient at a bound, codes beyond the width, values
+  /// above xmax, NaN at zeros and infinities. Slow; for comparisons.
   bool compatible = false;
 };
 
-/// The defaults of the original: n 8 in [2, 16] (pow2: [1, 8]; pow2_n_m [1, 16]), m 1 in [-8, 8], d 2^-4 in [2^-8, 2^8],
-/// xmax 1 in [0.001, 10] (pow2: [2^-8, 256]), xmin 2^-7 in [2^-15, 256]. `name`: "n", "m", "d", "xmax" or "xmin".
+/// The defaults of the original: n 8 in [2, 16] (pow2: [1, 8]; pow2_n_m [1, 16]), m 1 in [-8, 8], d 2^-4 in
+/// [2^-8, 2^8], xmax 1 in [0.001, 10] (pow2: [2^-8, 256]), xmin 2^-7 in [2^-15, 256]. `name`: "n", "m", "d",
+/// "xmax" or "xmin".
 Learnable default_learnable(ParametricKind kind, std::string_view name);
 
 /// A quantizer whose step, range and bit width learn.
 ///
-/// Parameters (float32): those of n, m, d, xmax, xmin that the kind learns; [] or, with an axis, [C]; n is [] always.
-/// The gradient of an element inside the range goes to x, of one on or beyond an end to that end, and the rounding error
-/// to the step. A parameter outside its bounds is used at the bound; there it gets a gradient only if that points inward.
+/// Parameters (float32): those of n, m, d, xmax, xmin that the kind learns; [] or, with an axis, [C]; n is []
+/// always. The gradient of an element inside the range goes to x, of one on or beyond an end to that end, and
+/// the rounding error to the step. A parameter outside its bounds is used at the bound; there it gets a
+/// gradient only if that points inward.
 ///
-/// Uniform kinds: real = d * code, d a power of two, code in [-high, high] or [0, high], high = floor(xmax / d) <= N:
-/// no value exceeds xmax; d is held at or below xmax. Power-of-two kinds: real = xmin * code, code 0, +-1, +-2, +-4, ...;
-/// K is held in [1, 64], xmin at or below xmax.
+/// Uniform kinds: real = d * code, d a power of two, code in [-high, high] or [0, high], high = floor(xmax /
+/// d) <= N: no value exceeds xmax; d is held at or below xmax. Power-of-two kinds: real = xmin * code, code
+/// 0, +-1, +-2, +-4, ...; K is held in [1, 64], xmin at or below xmax.
 ///
 /// Example:
 ///   ParametricQuantizer weights({.kind = ParametricKind::kFpDXmax, .axis = 0, .channels = 64});
 ///   weights.start_from({w.amin({1, 2, 3}), w.amax({1, 2, 3})}, /*bits=*/4);
 class ParametricQuantizer : public Quantizer {
  public:
-  /// Throws: c10::ValueError naming the learnable, its value and what is allowed: start values outside their bounds, empty
-  /// bounds, widths below 1 + signed (pow2: below signed + with_zero) or above 16, steps and ranges that are not positive.
+  /// Throws: c10::ValueError naming the learnable, its value and what is allowed: start values outside their
+  /// bounds, empty bounds, widths below 1 + signed (pow2: below signed + with_zero) or above 16, steps and
+  /// ranges that are not positive.
   explicit ParametricQuantizer(ParametricOptions options = {});
 
   using Quantizer::forward;
@@ -89,8 +93,8 @@ class ParametricQuantizer : public Quantizer {
   torch::Tensor codes(const torch::Tensor& x) override;
   /// Scale d (xmin), zero point 0, and the narrowest range that holds all codes.
   AffineParams affine_params(const torch::Tensor& x) override;
-  /// The width of the codes in use: ceil(log2(high + 1)) + signed; pow2: ceil(log2(magnitudes + with_zero)) + signed. Waits
-  /// for a GPU.
+  /// The width of the codes in use: ceil(log2(high + 1)) + signed; pow2: ceil(log2(magnitudes + with_zero)) +
+  /// signed. Waits for a GPU.
   std::int64_t bits() const override;
   Rounding rounding() const override { return options_.rounding; }
   std::string config() const override;
@@ -98,8 +102,9 @@ class ParametricQuantizer : public Quantizer {
   void hold_in_bounds() override;
 
   /// Sets the learnables for values in a range and a width: xmax = max(|min|, |max|), the step
-  /// 2^floor(log2(xmax / N)), above 4 bits 2^ceil; m = log2(xmax); held in the bounds. A range of zero width keeps the
-  /// start values. Throws: c10::ValueError if the shapes are not those of the parameters or the width is impossible.
+  /// 2^floor(log2(xmax / N)), above 4 bits 2^ceil; m = log2(xmax); held in the bounds. A range of zero width
+  /// keeps the start values. Throws: c10::ValueError if the shapes are not those of the parameters or the
+  /// width is impossible.
   void start_from(const ValueRange& values, std::int64_t bits);
 
   /// The grid in use, differentiable by the parameters.
