@@ -29,6 +29,8 @@ constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{
      {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
      {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
 
+constexpr std::int64_t kMostBits = 16;
+
 /// Magnitudes of a power-of-two grid: more would leave the exponents of float32.
 constexpr double kMostMagnitudeBits = 6;
 
@@ -64,7 +66,7 @@ std::optional<Learnable> ParametricOptions::*member(std::string_view name) {
 }
 
 /// The fewest bits of a kind: a uniform grid needs a code besides 0, a power-of-two grid one magnitude.
-double fewest_bits(const ParametricOptions& options) {
+double fewest_bits_of(const ParametricOptions& options) {
   const int sign = options.is_signed ? 1 : 0;
   return is_power_of_two(options.kind) ? sign + (options.with_zero ? 1 : 0) : 1 + sign;
 }
@@ -77,7 +79,7 @@ void check_learnable(const ParametricOptions& options, std::string_view name, co
   TORCH_CHECK_VALUE(start >= min && start <= max, who, ": ", name, " starts at ", start, "; expected ", min,
                     " to ", max, ", its bounds");
   if (name == "n") {
-    const double fewest = fewest_bits(options);
+    const double fewest = fewest_bits_of(options);
     TORCH_CHECK_VALUE((options.compatible || std::round(start) >= fewest) && max <= 16, who, ": n = ", start,
                       " in [", min, ", ", max, "] bits; expected ", fewest, " to 16",
                       options.is_signed ? " (a sign takes one)" : "");
@@ -94,6 +96,11 @@ Tensor float_values(const Tensor& v) {
 std::vector<std::int64_t> shape_of(const ParametricOptions& options, std::string_view name) {
   if (!options.axis || name == "n") return {};
   return {options.channels};
+}
+
+/// `value` in place of v, with the gradient of v.
+Tensor replaced(const Tensor& v, const Tensor& value) {
+  return v + (value - v).detach();
 }
 
 /// ceil(log2(v)) for v >= 1.
@@ -141,12 +148,13 @@ ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(o
     register_parameter(name, torch::full(shape_of(options_, name), bounds.start, torch::kFloat),
                        /*requires_grad=*/!options_.fix_parameters);
   }
+  bits_limit_ = register_buffer("bits_limit", torch::tensor(kMostBits, torch::kInt64));
 }
 
 Learnable ParametricQuantizer::learnable(std::string_view name) const {
   auto result = (options_.*member(name)).value_or(default_learnable(options_.kind, name));
   if (name != "n" || options_.compatible) return result;
-  const double fewest = fewest_bits(options_);
+  const double fewest = fewest_bits_of(options_);
   result.min = std::max(result.min, fewest - 0.5);  // what rounds to a usable width
   if (is_power_of_two(options_.kind)) result.max = std::min(result.max, fewest + kMostMagnitudeBits + 0.499);
   return result;
@@ -167,6 +175,14 @@ Tensor ParametricQuantizer::width() const {
   return detail::rounded(value("n")) - taken;
 }
 
+/// The same within the limit; beyond it the gradient passes as if there were none.
+Tensor ParametricQuantizer::limited_width() const {
+  const auto wanted = width();
+  const double taken =
+      (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
+  return replaced(wanted, torch::minimum(wanted.detach(), bits_limit_.to(torch::kDouble) - taken));
+}
+
 UniformGrid ParametricQuantizer::uniform_grid() const {
   TORCH_CHECK(!is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
               " has a power-of-two grid, not a uniform one");
@@ -179,9 +195,13 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
     if (!options_.compatible) {
       const auto largest = detail::power_of_two_below(upper);
       d = torch::where(d > largest, largest, d);
+      const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
+      const auto range = upper.detach();
+      const auto fits = torch::floor(range / d.detach()) <= most_codes;
+      d = torch::where(fits, d, replaced(d, detail::power_of_two_above(range / most_codes)));
     }
   } else {
-    const auto levels = torch::exp2(width()) - 1;
+    const auto levels = torch::exp2(limited_width()) - 1;
     if (options_.kind == ParametricKind::kFpNM) d = detail::power_of_two(torch::exp2(value("m")) / levels);
     if (options_.kind == ParametricKind::kFpDB) d = detail::power_of_two(value("d"));
     if (options_.kind == ParametricKind::kFpBXmax) {
@@ -218,9 +238,15 @@ PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
   if (options_.kind == ParametricKind::kPow2XminXmax) {
     xmin = detail::power_of_two(value("xmin"));
     xmax = detail::power_of_two(value("xmax"));
-    if (!options_.compatible) xmin = torch::where(xmin > xmax, xmax, xmin);
+    if (!options_.compatible) {
+      xmin = torch::where(xmin > xmax, xmax, xmin);
+      const auto most = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0) -
+                                    (options_.with_zero ? 1 : 0));
+      const auto smallest = xmax.detach() * torch::exp2(1 - most.clamp_max(std::exp2(kMostMagnitudeBits)));
+      xmin = torch::where(xmin < smallest, replaced(xmin, smallest), xmin);
+    }
   } else {
-    const auto magnitudes = torch::exp2(width());
+    const auto magnitudes = torch::exp2(limited_width());
     if (options_.kind == ParametricKind::kPow2NM) {
       const auto m = detail::rounded(value("m"));
       xmax = torch::exp2(m);
@@ -278,6 +304,48 @@ std::int64_t ParametricQuantizer::bits() const {
   return bits_for(magnitudes + (options_.with_zero ? 1 : 0)) + sign;
 }
 
+std::int64_t ParametricQuantizer::fewest_bits() const {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(fewest_bits_of(options_)));
+}
+
+void ParametricQuantizer::limit_bits(std::int64_t bits) {
+  TORCH_CHECK_VALUE(bits >= fewest_bits() && bits <= kMostBits, "qat::ParametricQuantizer ",
+                    to_string(options_.kind), ": a limit of ", bits, " bits; expected ", fewest_bits(),
+                    " to ", kMostBits);
+  const torch::NoGradGuard no_grad;
+  bits_limit_.fill_(bits);
+}
+
+double ParametricQuantizer::wanted_bits() const {
+  const torch::NoGradGuard no_grad;
+  const double sign = options_.is_signed ? 1 : 0;
+  if (named_parameters().contains("n")) return value("n").item<double>();
+  if (is_power_of_two(options_.kind)) {
+    const auto doublings = torch::log2(value("xmax") / value("xmin")).max().item<double>();
+    return std::log2(std::max(0.0, doublings) + 1 + (options_.with_zero ? 1 : 0)) + sign;
+  }
+  return std::log2((value("xmax") / value("d")).max().item<double>() + 1) + sign;
+}
+
+Tensor ParametricQuantizer::bit_count() const {
+  const double sign = options_.is_signed ? 1 : 0;
+  const auto fewest = static_cast<double>(fewest_bits());
+  Tensor bits;
+  if (named_parameters().contains("n")) {
+    bits = detail::rounded(value("n"));
+  } else if (is_power_of_two(options_.kind)) {
+    const auto doublings =
+        torch::log2(detail::power_of_two(value("xmax")) / detail::power_of_two(value("xmin")));
+    const double extra = options_.is_signed || options_.with_zero ? 1 : 0;
+    bits = detail::rounded_up(torch::log2(doublings.clamp_min(0) + 1)) + extra;
+  } else {
+    const auto codes = detail::rounded(value("xmax") / detail::power_of_two(value("d")));
+    bits = detail::rounded_up(torch::log2(codes + 1)) + sign;
+  }
+  bits = bits.max();
+  return bits.item<double>() > fewest ? bits : bits.detach().clamp_min(fewest);
+}
+
 void ParametricQuantizer::hold_in_bounds() {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : named_parameters()) {
@@ -293,7 +361,7 @@ void ParametricQuantizer::hold_in_bounds() {
 }
 
 void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits) {
-  const double fewest = fewest_bits(options_);
+  const double fewest = fewest_bits_of(options_);
   TORCH_CHECK_VALUE(bits >= fewest && bits <= 16, "qat::ParametricQuantizer ", to_string(options_.kind), ": ",
                     bits, " bits; expected ", fewest, " to 16");
   const torch::NoGradGuard no_grad;

@@ -107,6 +107,21 @@ class ParametricQuantizer : public Quantizer {
   /// width is impossible.
   void start_from(const ValueRange& values, std::int64_t bits);
 
+  /// Never more than so many bits from now on, whatever the parameters say: of the range and the step the
+  /// range is kept and the step becomes coarser (2^k, the finest that fits). The parameters themselves stay,
+  /// so that they can learn across the limit: they get the gradient of the step in use. Stored in the buffer
+  /// `bits_limit` (int64). Throws: c10::ValueError for a limit below the fewest bits of the kind or above 16.
+  void limit_bits(std::int64_t bits);
+  /// The fewest bits that the kind can have: 1 + signed; pow2: signed + with_zero, at least 1.
+  std::int64_t fewest_bits() const;
+  /// The width that the parameters ask for, before rounding up and without the limit: log2(xmax / d + 1) +
+  /// signed; pow2: log2(log2(xmax / xmin) + 1 + with_zero) + signed; n where it learns. The largest of the
+  /// channels. Waits for a GPU.
+  double wanted_bits() const;
+  /// The same in whole bits, max(ceil(log2(R(xmax / d) + 1)) + signed, fewest_bits()), differentiable with
+  /// rounding as the identity (uniform_bits in qat/numerics/bit_budget.h); pow2: pow2_bits. float64, [].
+  torch::Tensor bit_count() const;
+
   /// The grid in use, differentiable by the parameters.
   /// Throws: c10::Error if the kind is of the other family (see is_power_of_two).
   UniformGrid uniform_grid() const;
@@ -118,8 +133,10 @@ class ParametricQuantizer : public Quantizer {
  private:
   torch::Tensor value(const char* name) const;
   torch::Tensor width() const;
+  torch::Tensor limited_width() const;
 
   ParametricOptions options_;
+  torch::Tensor bits_limit_;
 };
 
 }  // namespace qat

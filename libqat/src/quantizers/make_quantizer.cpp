@@ -1,0 +1,114 @@
+#include <qat/quantizers/learned_step_quantizer.h>
+#include <qat/quantizers/low_bit_weight_quantizer.h>
+#include <qat/quantizers/make_quantizer.h>
+#include <qat/quantizers/parametric_quantizer.h>
+
+#include <algorithm>
+
+namespace qat {
+namespace {
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names)
+    text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+bool is_learned_step(std::string_view family) {
+  return family == "lsq" || family == "lsq_plus" || family == "pact" || family == "tqt";
+}
+
+std::int64_t channel_count(const AffineQuantizerOptions& options, const ValueRange& range) {
+  return options.axis ? range.min.numel() : 0;
+}
+
+std::shared_ptr<Quantizer> affine(const AffineQuantizerOptions& options, const ValueRange& range) {
+  auto quantizer = std::make_shared<AffineQuantizer>(options);
+  if (options.scale_source == ScaleSource::kFixed) quantizer->set_range(range);
+  return quantizer;
+}
+
+std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQuantizerOptions& options,
+                                        const ValueRange& range, const torch::Tensor& weight) {
+  auto quantizer = std::make_shared<LearnedStepQuantizer>(LearnedStepOptions{.kind = parse_learned_step_kind(family),
+                                                                             .range = options.range,
+                                                                             .rounding = options.rounding,
+                                                                             .axis = options.axis,
+                                                                             .channels = channel_count(options, range)});
+  if (weight.defined()) {
+    quantizer->start_from_tensor(weight);
+  } else {
+    quantizer->start_from(range);
+  }
+  return quantizer;
+}
+
+/// Bounds wide enough for any network; the width is limited by limit_bits.
+ParametricOptions wide_bounds(ParametricOptions options, std::int64_t bits) {
+  options.n = Learnable{static_cast<double>(bits), 1, 16};
+  options.m = Learnable{0, -24, 16};
+  options.d = Learnable{0x1p-4, 0x1p-24, 0x1p16};
+  options.xmax = Learnable{1, 0x1p-16, 0x1p16};
+  options.xmin = Learnable{0x1p-7, 0x1p-63, 0x1p16};
+  return options;
+}
+
+std::shared_ptr<Quantizer> parametric(std::string_view family, const AffineQuantizerOptions& options,
+                                      const ValueRange& range, bool is_weight) {
+  const ParametricOptions wanted{.kind = parse_parametric_kind(family),
+                                 .is_signed = options.range.is_signed(),
+                                 .with_zero = !is_weight,
+                                 .rounding = options.rounding,
+                                 .axis = options.axis,
+                                 .channels = channel_count(options, range)};
+  const std::int64_t bits = options.range.bits();
+  auto quantizer = std::make_shared<ParametricQuantizer>(wide_bounds(wanted, bits));
+  quantizer->start_from(range, bits);
+  quantizer->limit_bits(bits);
+  return quantizer;
+}
+
+}  // namespace
+
+const std::vector<std::string>& activation_quantizer_names() {
+  static const std::vector<std::string> names = {"affine",    "lsq",        "lsq_plus",    "pact",       "tqt",
+                                                 "fp_n_m",    "fp_b_xmax",  "fp_d_xmax",   "fp_d_b",     "pow2_n_m",
+                                                 "pow2_b_xmax", "pow2_b_xmin", "pow2_xmin_xmax"};
+  return names;
+}
+
+const std::vector<std::string>& weight_quantizer_names() {
+  static const std::vector<std::string> names = [] {
+    auto all = activation_quantizer_names();
+    std::erase(all, "pact");
+    all.insert(all.end(), {"dorefa", "binary", "ternary"});
+    return all;
+  }();
+  return names;
+}
+
+bool has_learned_width(std::string_view family) {
+  return family.starts_with("fp_") || family.starts_with("pow2_");
+}
+
+std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,
+                                          const ValueRange& range, const torch::Tensor& weight) {
+  const bool is_weight = weight.defined();
+  const auto& names = is_weight ? weight_quantizer_names() : activation_quantizer_names();
+  TORCH_CHECK_VALUE(contains(names, family), "qat::make_quantizer: there is no family \"", family, "\" for ",
+                    is_weight ? "weights" : "activations", "; expected ", joined(names));
+  if (family == "affine" || (family == "pact" && options.range.is_signed())) return affine(options, range);
+  if (is_learned_step(family)) return learned_step(family, options, range, weight);
+  if (has_learned_width(family)) return parametric(family, options, range, is_weight);
+  const auto kind = parse_low_bit_weight_kind(family);
+  const auto axis = kind == LowBitWeightKind::kDorefa ? std::nullopt : options.axis;
+  return std::make_shared<LowBitWeightQuantizer>(
+      LowBitWeightOptions{.kind = kind, .bits = options.range.bits(), .axis = axis});
+}
+
+}  // namespace qat
