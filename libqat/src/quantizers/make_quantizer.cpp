@@ -35,11 +35,12 @@ std::shared_ptr<Quantizer> affine(const AffineQuantizerOptions& options, const V
 
 std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQuantizerOptions& options,
                                         const ValueRange& range, const torch::Tensor& weight) {
-  auto quantizer = std::make_shared<LearnedStepQuantizer>(LearnedStepOptions{.kind = parse_learned_step_kind(family),
-                                                                             .range = options.range,
-                                                                             .rounding = options.rounding,
-                                                                             .axis = options.axis,
-                                                                             .channels = channel_count(options, range)});
+  auto quantizer =
+      std::make_shared<LearnedStepQuantizer>(LearnedStepOptions{.kind = parse_learned_step_kind(family),
+                                                                .range = options.range,
+                                                                .rounding = options.rounding,
+                                                                .axis = options.axis,
+                                                                .channels = channel_count(options, range)});
   if (weight.defined()) {
     quantizer->start_from_tensor(weight);
   } else {
@@ -76,9 +77,9 @@ std::shared_ptr<Quantizer> parametric(std::string_view family, const AffineQuant
 }  // namespace
 
 const std::vector<std::string>& activation_quantizer_names() {
-  static const std::vector<std::string> names = {"affine",    "lsq",        "lsq_plus",    "pact",       "tqt",
-                                                 "fp_n_m",    "fp_b_xmax",  "fp_d_xmax",   "fp_d_b",     "pow2_n_m",
-                                                 "pow2_b_xmax", "pow2_b_xmin", "pow2_xmin_xmax"};
+  static const std::vector<std::string> names = {
+      "affine",    "lsq",    "lsq_plus", "pact",        "tqt",         "fp_n_m",        "fp_b_xmax",
+      "fp_d_xmax", "fp_d_b", "pow2_n_m", "pow2_b_xmax", "pow2_b_xmin", "pow2_xmin_xmax"};
   return names;
 }
 

@@ -3,6 +3,8 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <vector>
+
 namespace qat::detail {
 
 /// Takes a parameter out of its group and erases its state, which is keyed by the tensor's address: a later
@@ -14,5 +16,12 @@ void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& p
 /// model.
 void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                         const torch::Tensor& like);
+
+/// Adds a group of parameters with the options of the first group, its rate times `rate_scale`, without
+/// weight decay. Parameters that are in a group already are left there; no parameter, no group. Groups that
+/// exist keep their state. Throws: c10::ValueError for optimizers that have one group only (LBFGS), naming
+/// them.
+void add_quantizer_group(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
+                         double rate_scale);
 
 }  // namespace qat::detail

@@ -1,9 +1,13 @@
+#include <qat/quantizers/make_quantizer.h>
 #include <qat/schedulers/qat_config.h>
 
 #include <c10/util/Exception.h>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <type_traits>
@@ -19,6 +23,10 @@ std::string to_string(BatchNormFolding folding) {
 }
 std::string to_string(ActivationRange range) {
   return range == ActivationRange::kAuto ? "auto" : "signed";
+}
+
+std::string to_string(ActivationBudget budget) {
+  return budget == ActivationBudget::kLargest ? "largest" : "sum";
 }
 
 // Reads the name of one of two enumerators.
@@ -40,6 +48,9 @@ void parse(const std::string& text, BatchNormFolding& value) {
 void parse(const std::string& text, ActivationRange& value) {
   parse_either(text, ActivationRange::kSigned, ActivationRange::kAuto, value);
 }
+void parse(const std::string& text, ActivationBudget& value) {
+  parse_either(text, ActivationBudget::kSum, ActivationBudget::kLargest, value);
+}
 void parse(const std::string& text, StraightThrough& value) {
   parse_either(text, StraightThrough::kClipped, StraightThrough::kUnclipped, value);
 }
@@ -60,6 +71,11 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("niter_to_training", config.niter_to_training);
   visit("weight_bits", config.weight_bits);
   visit("activation_bits", config.activation_bits);
+  visit("input_bits", config.input_bits);
+  visit("layer_weight_bits", config.layer_weight_bits);
+  visit("layer_activation_bits", config.layer_activation_bits);
+  visit("weight_quantizer", config.weight_quantizer);
+  visit("activation_quantizer", config.activation_quantizer);
   visit("channel_wise", config.channel_wise);
   visit("narrow_range", config.narrow_range);
   visit("activation_range", config.activation_range);
@@ -77,6 +93,11 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("skip_bias", config.skip_bias);
   visit("learning_rate_scale", config.learning_rate_scale);
   visit("bn_folding", config.bn_folding);
+  visit("quantizer_learning_rate_scale", config.quantizer_learning_rate_scale);
+  visit("weight_budget_kb", config.weight_budget_kb);
+  visit("activation_budget_kb", config.activation_budget_kb);
+  visit("activation_budget", config.activation_budget);
+  visit("budget_penalty", config.budget_penalty);
 }
 
 void read_value(const Json& json, bool& value) {
@@ -90,6 +111,18 @@ void read_value(const Json& json, std::int64_t& value) {
 void read_value(const Json& json, double& value) {
   TORCH_CHECK_VALUE(json.is_number(), "expected a number, got ", json.dump());
   value = json.get<double>();
+}
+void read_value(const Json& json, std::string& value) {
+  TORCH_CHECK_VALUE(json.is_string(), "expected a name, got ", json.dump());
+  value = json.get<std::string>();
+}
+void read_value(const Json& json, std::map<std::string, std::int64_t>& value) {
+  TORCH_CHECK_VALUE(json.is_object(), "expected an object of layer paths and bits, got ", json.dump());
+  value.clear();
+  for (const auto& [path, bits] : json.items()) {
+    TORCH_CHECK_VALUE(bits.is_number_integer(), "expected an integer for ", path, ", got ", bits.dump());
+    value[path] = bits.get<std::int64_t>();
+  }
 }
 void read_value(const Json& json, std::vector<std::string>& value) {
   value.clear();
@@ -108,6 +141,21 @@ void read_value(const Json& json, Enum& value) {
 
 bool keeps_minimum(RecorderKind kind) {
   return kind == RecorderKind::kMinMaxMinMax || kind == RecorderKind::kMinMaxMva;
+}
+
+void check_family(const char* field, const std::string& family, const std::vector<std::string>& names) {
+  const bool known = std::find(names.begin(), names.end(), family) != names.end();
+  TORCH_CHECK_VALUE(known, "QATConfig: ", field, " is \"", family, "\"; expected ",
+                    fmt::format("{}", fmt::join(names, ", ")));
+}
+
+void check_budget(const char* field, double kilobytes, const char* quantizer_field,
+                  const std::string& family) {
+  TORCH_CHECK_VALUE(std::isfinite(kilobytes) && kilobytes >= 0.0, "QATConfig: ", field,
+                    " must be positive and finite, or 0 for no limit; got ", kilobytes);
+  TORCH_CHECK_VALUE(kilobytes == 0.0 || has_learned_width(family), "QATConfig: ", field, " ", kilobytes,
+                    " needs quantizers whose width learns, but ", quantizer_field, " is \"", family,
+                    "\"; use fp_d_xmax or another fp_ or pow2_ family");
 }
 
 void check_names(const char* field, const std::vector<std::string>& names) {
@@ -130,8 +178,28 @@ void QATConfig::validate() const {
   const auto check_bits = [](const char* field, std::int64_t bits) {
     TORCH_CHECK_VALUE(bits >= 2 && bits <= 16, "QATConfig: ", field, " must lie in [2, 16], got ", bits);
   };
-  check_bits("weight_bits", weight_bits);
+  const std::int64_t fixed =
+      weight_quantizer == "binary" ? 1 : (weight_quantizer == "ternary" ? 2 : weight_bits);
+  TORCH_CHECK_VALUE(weight_bits == fixed, "QATConfig: weight_bits is ", weight_bits, ", but ",
+                    weight_quantizer, " weights have ", fixed, "; set weight_bits to ", fixed);
+  if (weight_quantizer != "binary") check_bits("weight_bits", weight_bits);
   check_bits("activation_bits", activation_bits);
+  if (input_bits != 0) check_bits("input_bits", input_bits);
+  for (const auto& [path, bits] : layer_weight_bits)
+    check_bits(("layer_weight_bits of " + path).c_str(), bits);
+  for (const auto& [path, bits] : layer_activation_bits)
+    check_bits(("layer_activation_bits of " + path).c_str(), bits);
+  check_family("weight_quantizer", weight_quantizer, weight_quantizer_names());
+  check_family("activation_quantizer", activation_quantizer, activation_quantizer_names());
+  check_budget("weight_budget_kb", weight_budget_kb, "weight_quantizer", weight_quantizer);
+  check_budget("activation_budget_kb", activation_budget_kb, "activation_quantizer", activation_quantizer);
+  TORCH_CHECK_VALUE(std::isfinite(budget_penalty) && budget_penalty >= 0.0,
+                    "QATConfig: budget_penalty must be 0 or more and finite, got ", budget_penalty);
+  TORCH_CHECK_VALUE(
+      std::isfinite(quantizer_learning_rate_scale) && quantizer_learning_rate_scale > 0.0,
+      "QATConfig: quantizer_learning_rate_scale must be positive and finite (1: the rate of the first "
+      "group), got ",
+      quantizer_learning_rate_scale);
   TORCH_CHECK_VALUE(recorder_decay >= 0.0 && recorder_decay < 1.0,
                     "QATConfig: recorder_decay must lie in [0, 1), got ", recorder_decay);
   TORCH_CHECK_VALUE(std::isfinite(learning_rate_scale) && learning_rate_scale > 0.0,

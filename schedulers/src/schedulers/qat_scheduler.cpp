@@ -1,5 +1,6 @@
 #include "schedulers/optimizer_parameters.h"
 #include "schedulers/slot_contents.h"
+#include "schedulers/width_budget.h"
 #include <qat/quantizers/quantizer.h>
 #include <qat/schedulers/qat_scheduler.h>
 
@@ -11,9 +12,27 @@
 #include <set>
 
 namespace qat {
+
+/// What the budgets count.
+struct detail::Budgets {
+  std::vector<BudgetedSlot> weights;
+  std::vector<BudgetedSlot> activations;
+};
+
 namespace {
 
 using detail::LayerMap;
+
+std::vector<torch::Tensor> quantizer_parameters(const LayerMap& layers) {
+  std::vector<torch::Tensor> result;
+  for (const auto& [path, layer] : layers) {
+    for (const nn::SlotId id : layer->occupied_slots()) {
+      for (const torch::Tensor& parameter : layer->slot(id)->parameters())
+        result.push_back(parameter);
+    }
+  }
+  return result;
+}
 
 void check_class_names(const QATConfig& config, const LayerMap& layers) {
   std::set<std::string> known;
@@ -91,6 +110,7 @@ QATScheduler::QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunc
 }
 
 void QATScheduler::step() {
+  if (phase_ == Phase::kTraining) after_optimizer_step();
   if (iteration_ == config_.niter_to_recording && phase_ == Phase::kFloat) {
     start_recording();
   } else if (iteration_ == config_.niter_to_training && phase_ == Phase::kRecording) {
@@ -142,15 +162,53 @@ void QATScheduler::start_training() {
               to_string(phase_));
   Graph graph = capture(*model_, forward_, example_inputs_);
   const detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
-  detail::fill_with_quantizers(placement, detail::layer_map(*model_), config_);
+  const LayerMap layers = detail::layer_map(*model_);
+  const auto budgets = std::make_shared<detail::Budgets>(
+      detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
+                      detail::budgeted_activations(placement, graph, config_)});
+  detail::check_budgets(budgets->weights, budgets->activations, config_);
+  detail::fill_with_quantizers(placement, layers, config_);
   release_parameters();
   if (optimizer_) {
     for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
       group.options().set_lr(group.options().get_lr() * config_.learning_rate_scale);
     }
+    detail::add_quantizer_group(*optimizer_, quantizer_parameters(layers),
+                                config_.quantizer_learning_rate_scale);
   }
+  budgets_ = budgets;
   graph_ = std::move(graph);
   phase_ = Phase::kTraining;
+  after_optimizer_step();
+}
+
+void QATScheduler::after_optimizer_step() {
+  if (phase_ != Phase::kTraining) return;
+  const LayerMap layers = detail::layer_map(*model_);
+  for (const auto& [path, layer] : layers) {
+    for (const nn::SlotId id : layer->occupied_slots()) {
+      if (const auto quantizer = std::dynamic_pointer_cast<Quantizer>(layer->slot(id)))
+        quantizer->hold_in_bounds();
+    }
+  }
+  if (budgets_) detail::project_widths(budgets_->weights, budgets_->activations, layers, config_);
+}
+
+torch::Tensor QATScheduler::penalty() const {
+  if (phase_ != Phase::kTraining || !budgets_) return torch::zeros({}, torch::kDouble);
+  return detail::size_penalty(budgets_->weights, budgets_->activations, detail::layer_map(*model_), config_);
+}
+
+void QATScheduler::check() const {
+  if (phase_ != Phase::kFloat) return;
+  const LayerMap layers = detail::layer_map(*model_);
+  const Graph graph = capture(*model_, forward_, example_inputs_);
+  std::vector<nn::FoldReport> folds;
+  if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
+  const auto placement =
+      detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded_paths(folds));
+  detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_),
+                        detail::budgeted_activations(placement, graph, config_), config_);
 }
 
 void QATScheduler::hold_parameters() {
@@ -211,6 +269,13 @@ void QATScheduler::restore(const std::string& text) {
   if (phase == Phase::kRecording && config_.hold_parameters) {
     hold_parameters();
     frozen_ = json["frozen"].get<std::vector<std::string>>();
+  }
+  budgets_.reset();
+  if (phase == Phase::kTraining) {
+    const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+    budgets_ = std::make_shared<detail::Budgets>(
+        detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
+                        detail::budgeted_activations(placement, graph, config_)});
   }
   phase_ = phase;
   iteration_ = json["iteration"].get<std::int64_t>();

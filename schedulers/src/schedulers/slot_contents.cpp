@@ -1,10 +1,12 @@
 #include "schedulers/slot_contents.h"
 
 #include <qat/quantizers/bias_quantizer.h>
+#include <qat/quantizers/make_quantizer.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -30,29 +32,41 @@ AffineQuantizerOptions common_options(const QATConfig& config) {
           .straight_through = config.straight_through};
 }
 
-std::shared_ptr<AffineQuantizer> weight_quantizer(const QuantizableLayer& layer, const ValueRange& range,
-                                                  const QATConfig& config) {
-  AffineQuantizerOptions options = common_options(config);
-  options.range = IntegerRange(config.weight_bits, Signedness::kSigned, width(config));
-  options.axis = weight_axis(layer, config);
-  if (config.weight_range_current) options.scale_source = ScaleSource::kCurrent;
-  auto quantizer = std::make_shared<AffineQuantizer>(options);
-  if (!config.weight_range_current) quantizer->set_range(range);
-  return quantizer;
+std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
+                     std::int64_t otherwise) {
+  const auto found = layers.find(path);
+  return found == layers.end() ? otherwise : found->second;
 }
 
-std::shared_ptr<AffineQuantizer> activation_quantizer(const ValueRange& range, const QATConfig& config) {
+std::shared_ptr<Quantizer> weight_quantizer(QuantizableLayer& layer, const std::string& path,
+                                            const ValueRange& range, const QATConfig& config) {
   AffineQuantizerOptions options = common_options(config);
+  const std::int64_t bits = bits_of(config.layer_weight_bits, path, config.weight_bits);
+  // One-bit families have codes of their own; the range is not used then.
+  options.range = IntegerRange(std::max<std::int64_t>(bits, 2), Signedness::kSigned, width(config));
+  options.axis = weight_axis(layer, config);
+  if (config.weight_range_current) options.scale_source = ScaleSource::kCurrent;
+  return make_quantizer(config.weight_quantizer, options, range, *layer.weight_parameter());
+}
+
+std::shared_ptr<Quantizer> activation_quantizer(const PlacedSlot& slot, const ValueRange& range,
+                                                const QATConfig& config) {
+  AffineQuantizerOptions options = common_options(config);
+  const bool is_input = slot.id.kind == nn::SlotId::Kind::kInput;
+  std::int64_t bits = is_input && config.input_bits != 0 ? config.input_bits : config.activation_bits;
+  bits = bits_of(config.layer_activation_bits, slot.layer, bits);
   if (config.activation_range == ActivationRange::kSigned) {
-    options.range = IntegerRange(config.activation_bits, Signedness::kSigned, width(config));
+    options.range = IntegerRange(bits, Signedness::kSigned, width(config));
   } else {
-    options.range = IntegerRange(config.activation_bits, Signedness::kUnsigned);
     const bool starts_at_zero = range.min.item<float>() >= 0.0F;
-    options.symmetry = starts_at_zero ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
+    // Only affine and lsq_plus have a zero point; the others need signed codes for negative values.
+    const bool has_zero_point =
+        config.activation_quantizer == "affine" || config.activation_quantizer == "lsq_plus";
+    options.range = starts_at_zero || has_zero_point ? IntegerRange(bits, Signedness::kUnsigned)
+                                                     : IntegerRange(bits, Signedness::kSigned, width(config));
+    options.symmetry = starts_at_zero || !has_zero_point ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
   }
-  auto quantizer = std::make_shared<AffineQuantizer>(options);
-  quantizer->set_range(range);
-  return quantizer;
+  return make_quantizer(config.activation_quantizer, options, range);
 }
 
 ValueRange joint(const std::optional<ValueRange>& a, const ValueRange& b) {
@@ -155,12 +169,12 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
     const PlacedSlot& owner = placement.activations[i].front();
     const bool set_by_hand =
         std::dynamic_pointer_cast<Quantizer>(layers.at(owner.layer)->slot(owner.id)) != nullptr;
-    if (!set_by_hand) contents.emplace_back(owner, activation_quantizer(*activations[i], config));
+    if (!set_by_hand) contents.emplace_back(owner, activation_quantizer(owner, *activations[i], config));
   }
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!weights[i]) continue;
     const PlacedSlot& slot = placement.weights[i];
-    contents.emplace_back(slot, weight_quantizer(*layers.at(slot.layer), *weights[i], config));
+    contents.emplace_back(slot, weight_quantizer(*layers.at(slot.layer), slot.layer, *weights[i], config));
   }
   for (const PlacedSlot& slot : placement.biases) {
     contents.emplace_back(slot, std::make_shared<BiasQuantizer>(config.round_mode));

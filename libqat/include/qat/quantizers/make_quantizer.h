@@ -21,8 +21,8 @@ namespace qat {
 /// | lsq_plus | both | fixed | scale, offset |
 /// | pact | activations >= 0 | fixed | range |
 /// | fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b | both | up to the given one | step, range, width |
-/// | pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax | both | up to the given one | smallest and largest magnitude, width |
-/// | dorefa, binary, ternary | weights | fixed (1, 2) | nothing |
+/// | pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax | both | up to the given one | smallest and largest
+/// magnitude, width | | dorefa, binary, ternary | weights | fixed (1, 2) | nothing |
 const std::vector<std::string>& weight_quantizer_names();
 const std::vector<std::string>& activation_quantizer_names();
 /// Whether the width of that family learns.
@@ -30,11 +30,11 @@ bool has_learned_width(std::string_view family);
 
 /// A quantizer of a family, with its start values.
 ///
-/// `options`: codes, symmetry, rounding and axis that it is to have; what a family cannot have is ignored (a parametric
-/// quantizer is symmetric). `range`: what was recorded. `weight`: the tensor itself for weights, whose statistics some
-/// families start from (lsq); undefined for activations. Power-of-two weights have no zero, activations have.
-/// pact with signed codes is replaced by the affine quantizer: it has no negative codes.
-/// Throws: c10::ValueError for an unknown family, for dorefa, binary and ternary activations.
+/// `options`: codes, symmetry, rounding and axis that it is to have; what a family cannot have is ignored (a
+/// parametric quantizer is symmetric). `range`: what was recorded. `weight`: the tensor itself for weights,
+/// whose statistics some families start from (lsq); undefined for activations. Power-of-two weights have no
+/// zero, activations have. pact with signed codes is replaced by the affine quantizer: it has no negative
+/// codes. Throws: c10::ValueError for an unknown family, for dorefa, binary and ternary activations.
 std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,
                                           const ValueRange& range, const torch::Tensor& weight = {});
 

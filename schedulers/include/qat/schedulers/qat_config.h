@@ -5,6 +5,7 @@
 #include <qat/recorders/recorder.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,12 @@ enum class ActivationRange : std::int8_t {
             ///< even zero point. Needs a recorder that keeps minima (MinMaxMinMax, MinMaxMva).
 };
 
+/// What the activation budget limits. In text: "sum", "largest".
+enum class ActivationBudget : std::int8_t {
+  kSum,      ///< the bytes of all quantized activations of a sample.
+  kLargest,  ///< the bytes of the largest one.
+};
+
 /// How a model is quantized and when. Defaults are those of nnabla's QATConfig, under its names, with its
 /// faults fixed.
 struct QATConfig {
@@ -36,8 +43,17 @@ struct QATConfig {
 
   std::int64_t weight_bits = 8;      ///< 2 to 16.
   std::int64_t activation_bits = 8;  ///< 2 to 16.
-  bool channel_wise = false;         ///< a weight scale per output channel (embeddings stay per tensor).
-  bool narrow_range = false;         ///< weights and signed activations without the lowest code.
+  std::int64_t input_bits = 0;       ///< of the model's inputs, 2 to 16; 0: activation_bits.
+  /// Widths of single layers, by path ("conv1"): of the weight, and of the activation that the layer's slots
+  /// hold.
+  std::map<std::string, std::int64_t> layer_weight_bits = {};
+  std::map<std::string, std::int64_t> layer_activation_bits = {};
+  /// Families of quantizers, see make_quantizer. Where the width learns, the bits above are the most that it
+  /// may have.
+  std::string weight_quantizer = "affine";
+  std::string activation_quantizer = "affine";
+  bool channel_wise = false;  ///< a weight scale per output channel (embeddings stay per tensor).
+  bool narrow_range = false;  ///< weights and signed activations without the lowest code.
   ActivationRange activation_range = ActivationRange::kSigned;
   PowerOfTwo pow2 = PowerOfTwo::kRound;  ///< of weight and activation scales.
   Rounding round_mode = Rounding::kHalfToEven;
@@ -64,6 +80,19 @@ struct QATConfig {
   /// Multiplies every group's rate once, at the transition to TRAINING; positive.
   double learning_rate_scale = 0.1;
   BatchNormFolding bn_folding = BatchNormFolding::kOff;
+
+  /// Learned parameters of quantizers have a group of their own in the optimizer, without weight decay; its
+  /// rate is that of the first group times this.
+  double quantizer_learning_rate_scale = 1.0;
+  /// The packed weights (codes at their width, float32 scales, int32 biases) never take more than so many kB
+  /// (1024 bytes); 0: no limit. Needs a weight quantizer whose width learns.
+  double weight_budget_kb = 0.0;
+  /// The quantized activations of one sample, at their widths, take at most so many kB; 0: no limit.
+  double activation_budget_kb = 0.0;
+  ActivationBudget activation_budget = ActivationBudget::kSum;
+  /// lambda of the penalty lambda * max(0, size - budget)^2 that QATScheduler::penalty() gives for each
+  /// budget.
+  double budget_penalty = 0.1;
 
   /// Checks every field and their combinations. Throws: c10::ValueError naming field, value and allowed
   /// values.

@@ -17,6 +17,10 @@
 
 namespace qat {
 
+namespace detail {
+struct Budgets;
+}
+
 /// Leads a model through FLOAT -> RECORDING -> TRAINING while the user's training loop runs.
 ///
 /// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t)
@@ -62,6 +66,17 @@ class QATScheduler {
   /// another, or naming the slots that recorded nothing. The model is unchanged then.
   void start_training();
 
+  /// To be called after each optimizer step in TRAINING (step() does it too, before the next iteration):
+  /// brings learned quantizer parameters back into their bounds and sets the widths, from the parameters and
+  /// the budgets. The same parameters always give the same widths.
+  void after_optimizer_step();
+  /// The sum of budget_penalty * max(0, size - budget)^2 over the budgets, sizes in kB from the
+  /// differentiable widths: to be added to the loss. float64 []; 0 without budgets and outside of TRAINING.
+  torch::Tensor penalty() const;
+  /// Plans the whole run on the float model and changes nothing. Throws: in FLOAT, what start_recording()
+  /// would, and c10::ValueError if a budget cannot be met, naming the smallest possible size.
+  void check() const;
+
   Phase phase() const { return phase_; }
   std::int64_t iteration() const { return iteration_; }
   const QATConfig& config() const { return config_; }
@@ -101,7 +116,8 @@ class QATScheduler {
   std::int64_t iteration_ = 0;
   Graph graph_;
   std::vector<nn::FoldReport> folds_;
-  std::vector<std::string> frozen_;  // foreign parameters that are held
+  std::shared_ptr<const detail::Budgets> budgets_;  // in TRAINING, if a width learns
+  std::vector<std::string> frozen_;                 // foreign parameters that are held
 };
 
 }  // namespace qat
