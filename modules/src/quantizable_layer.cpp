@@ -220,17 +220,36 @@ QuantizableLayer::Parameters QuantizableLayer::slot_parameters(const torch::Tens
   auto* bias_quantizer = dynamic_cast<BiasQuantizer*>(entry->content.get());
   if (!bias_quantizer) return {slot_weight(weight), entry->content->forward(held(bias))};
 
-  const Entry* input = find({SlotId::Kind::kInput});
-  const auto input_content = input ? resolve(*input) : nullptr;
-  auto* input_quantizer = dynamic_cast<Quantizer*>(input_content.get());
   auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
-  if (!input_quantizer || !weight_quantizer) return {slot_weight(weight), held(bias)};
+  if (!weight_quantizer) return {slot_weight(weight), held(bias)};
   const auto params = weight_quantizer->affine_params(weight.detach());
-  auto scale = accumulator_scale(input_quantizer->affine_params({}).scale, params.scale);
+  const auto scale = bias_scale(params, bias.size(0));
+  if (!scale.defined()) return {slot_weight(weight), held(bias)};
+  return {weight_quantizer->forward_with(held(weight), params), bias_quantizer->forward(held(bias), scale)};
+}
+
+torch::Tensor QuantizableLayer::bias_scale(const AffineParams& weight, std::int64_t channels) const {
+  const Entry* input = find({SlotId::Kind::kInput});
+  const auto content = input ? resolve(*input) : nullptr;
+  auto* quantizer = dynamic_cast<Quantizer*>(content.get());
+  if (!quantizer) return {};
+  auto scale = accumulator_scale(quantizer->affine_params({}).scale, weight.scale);
   // The weight of a transposed convolution has the channels of one group on its axis: each group repeats the
   // scales.
-  if (scale.dim() == 1 && scale.size(0) != bias.size(0)) scale = scale.repeat({bias.size(0) / scale.size(0)});
-  return {weight_quantizer->forward_with(held(weight), params), bias_quantizer->forward(held(bias), scale)};
+  if (scale.dim() == 1 && scale.size(0) != channels) scale = scale.repeat({channels / scale.size(0)});
+  return scale;
+}
+
+torch::Tensor QuantizableLayer::bias_codes() const {
+  auto* self = const_cast<QuantizableLayer*>(this);
+  const torch::Tensor* bias = self->bias_parameter();
+  auto* bias_quantizer = dynamic_cast<BiasQuantizer*>(slot({SlotId::Kind::kBias}).get());
+  auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
+  if (!bias || !bias->defined() || !bias_quantizer || !weight_quantizer) return {};
+  const torch::NoGradGuard no_grad;
+  const auto scale =
+      bias_scale(weight_quantizer->affine_params(self->weight_parameter()->detach()), bias->size(0));
+  return scale.defined() ? bias_quantizer->codes(*bias, scale) : torch::Tensor();
 }
 
 torch::Tensor QuantizableLayer::slot_output(const torch::Tensor& y) const {

@@ -52,7 +52,8 @@ std::int64_t elements(const PlacedSlot& slot, const Graph& graph) {
 }
 
 void set_limit(const BudgetedSlot& each, const LayerMap& layers, std::int64_t bits) {
-  if (const auto quantizer = learned(each, layers)) quantizer->limit_bits(std::max(bits, quantizer->fewest_bits()));
+  if (const auto quantizer = learned(each, layers))
+    quantizer->limit_bits(std::max(bits, quantizer->fewest_bits()));
 }
 
 void read_wishes(std::vector<BudgetedSlot>& slots, const LayerMap& layers) {
@@ -61,7 +62,8 @@ void read_wishes(std::vector<BudgetedSlot>& slots, const LayerMap& layers) {
     each.request.wanted = static_cast<double>(each.request.max_bits);
     if (!quantizer) continue;
     each.request.wanted = quantizer->wanted_bits();
-    each.request.min_bits = std::min(std::max(each.request.min_bits, quantizer->fewest_bits()), each.request.max_bits);
+    each.request.min_bits =
+        std::min(std::max(each.request.min_bits, quantizer->fewest_bits()), each.request.max_bits);
   }
 }
 
@@ -90,7 +92,8 @@ torch::Tensor kilobytes(const BudgetedSlot& each, const LayerMap& layers) {
   const auto quantizer = learned(each, layers);
   const auto bits = quantizer ? quantizer->bit_count().clamp_max(static_cast<double>(each.request.max_bits))
                               : torch::tensor(static_cast<double>(each.request.max_bits), torch::kDouble);
-  return (bits * (static_cast<double>(each.request.count) / 8.0) + static_cast<double>(each.request.fixed_bytes)) /
+  return (bits * (static_cast<double>(each.request.count) / 8.0) +
+          static_cast<double>(each.request.fixed_bytes)) /
          static_cast<double>(kBytesPerKilobyte);
 }
 
@@ -101,7 +104,8 @@ torch::Tensor excess(const torch::Tensor& size, double budget_kb, double lambda)
 }  // namespace
 
 std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const LayerMap& layers,
-                                           const std::vector<nn::FoldReport>& folds, const QATConfig& config) {
+                                           const std::vector<nn::FoldReport>& folds,
+                                           const QATConfig& config) {
   std::vector<BudgetedSlot> result;
   for (const PlacedSlot& slot : placement.weights) {
     nn::QuantizableLayer& layer = *layers.at(slot.layer);
@@ -133,13 +137,13 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
     WidthRequest request;
     for (const PlacedSlot& slot : group) {
       const std::int64_t count = elements(slot, graph);
-      request.count =
-          config.activation_budget == ActivationBudget::kSum ? request.count + count : std::max(request.count, count);
+      request.count = config.activation_budget == ActivationBudget::kSum ? request.count + count
+                                                                         : std::max(request.count, count);
     }
     const PlacedSlot& owner = group.front();
     const bool is_input = owner.id.kind == nn::SlotId::Kind::kInput && config.input_bits != 0;
-    request.max_bits =
-        configured(config.layer_activation_bits, owner.layer, is_input ? config.input_bits : config.activation_bits);
+    request.max_bits = configured(config.layer_activation_bits, owner.layer,
+                                  is_input ? config.input_bits : config.activation_bits);
     request.min_bits =
         std::min(request.max_bits, fewest_bits(config.activation_quantizer, false, true, request.max_bits));
     request.name = slot_path(owner);
@@ -152,21 +156,24 @@ void check_budgets(const std::vector<BudgetedSlot>& weights, const std::vector<B
                    const QATConfig& config) {
   const auto check = [](const char* field, double budget_kb, std::int64_t smallest) {
     TORCH_CHECK_VALUE(smallest <= budget_bytes(budget_kb), "QATConfig: ", field, " ", budget_kb,
-                      " kB cannot be met: with the fewest bits everywhere it takes ", smallest, " bytes; expected at least ",
-                      fmt::format("{:.4f}", std::ceil(static_cast<double>(smallest) / 1024.0 * 1e4) / 1e4), " kB");
+                      " kB cannot be met: with the fewest bits everywhere it takes ", smallest,
+                      " bytes; expected at least ",
+                      fmt::format("{:.4f}", std::ceil(static_cast<double>(smallest) / 1024.0 * 1e4) / 1e4),
+                      " kB");
   };
   if (config.weight_budget_kb > 0)
     check("weight_budget_kb", config.weight_budget_kb, smallest_packed_bytes(requests_of(weights)));
   if (config.activation_budget_kb <= 0) return;
   if (config.activation_budget == ActivationBudget::kSum)
-    return check("activation_budget_kb", config.activation_budget_kb, smallest_packed_bytes(requests_of(activations)));
+    return check("activation_budget_kb", config.activation_budget_kb,
+                 smallest_packed_bytes(requests_of(activations)));
   for (const auto& each : activations)
     check("activation_budget_kb", config.activation_budget_kb,
           packed_code_bytes(each.request.count, each.request.min_bits));
 }
 
-void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot> activations, const LayerMap& layers,
-                    const QATConfig& config) {
+void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot> activations,
+                    const LayerMap& layers, const QATConfig& config) {
   limit_widths(weights, layers, config.weight_budget_kb);
   const bool is_sum = config.activation_budget == ActivationBudget::kSum;
   if (config.activation_budget_kb > 0 && !is_sum) {
@@ -176,8 +183,9 @@ void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot>
   limit_widths(activations, layers, is_sum ? config.activation_budget_kb : 0.0);
 }
 
-torch::Tensor size_penalty(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,
-                           const LayerMap& layers, const QATConfig& config) {
+torch::Tensor size_penalty(const std::vector<BudgetedSlot>& weights,
+                           const std::vector<BudgetedSlot>& activations, const LayerMap& layers,
+                           const QATConfig& config) {
   auto penalty = torch::zeros({}, torch::kDouble);
   if (config.weight_budget_kb > 0) {
     auto size = torch::zeros({}, torch::kDouble);
@@ -189,7 +197,8 @@ torch::Tensor size_penalty(const std::vector<BudgetedSlot>& weights, const std::
     auto size = torch::zeros({}, torch::kDouble);
     for (const auto& each : activations) {
       const auto part = kilobytes(each, layers);
-      size = config.activation_budget == ActivationBudget::kSum ? size + part : torch::where(part > size, part, size);
+      size = config.activation_budget == ActivationBudget::kSum ? size + part
+                                                                : torch::where(part > size, part, size);
     }
     penalty = penalty + excess(size, config.activation_budget_kb, config.budget_penalty);
   }

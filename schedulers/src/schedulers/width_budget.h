@@ -24,23 +24,27 @@ struct BudgetedSlot {
   WidthRequest request;  ///< `count`: weights, or elements of a sample; `wanted` is set at each projection.
 };
 
-/// The quantized weights of a model with their sizes. `folds`: foldings that are still to come, whose new biases count.
+/// The quantized weights of a model with their sizes. `folds`: foldings that are still to come, whose new
+/// biases count.
 std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const LayerMap& layers,
                                            const std::vector<nn::FoldReport>& folds, const QATConfig& config);
-/// The quantized activations of one sample. Tensors that share a scale count together (for the largest: the largest).
-std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const Graph& graph, const QATConfig& config);
+/// The quantized activations of one sample. Tensors that share a scale count together (for the largest: the
+/// largest).
+std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const Graph& graph,
+                                               const QATConfig& config);
 
 /// Throws: c10::ValueError if a budget cannot be met with any widths, naming the smallest size in kB.
 void check_budgets(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,
                    const QATConfig& config);
 
-/// Sets the limits of the widths, from what the parameters ask for now: within the budgets and the configured bits.
-/// Slots that hold other quantizers keep theirs.
-void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot> activations, const LayerMap& layers,
-                    const QATConfig& config);
+/// Sets the limits of the widths, from what the parameters ask for now: within the budgets and the configured
+/// bits. Slots that hold other quantizers keep theirs.
+void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot> activations,
+                    const LayerMap& layers, const QATConfig& config);
 
 /// Sizes in kB from the differentiable widths, and the sum of lambda * max(0, size - budget)^2. float64, [].
-torch::Tensor size_penalty(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,
-                           const LayerMap& layers, const QATConfig& config);
+torch::Tensor size_penalty(const std::vector<BudgetedSlot>& weights,
+                           const std::vector<BudgetedSlot>& activations, const LayerMap& layers,
+                           const QATConfig& config);
 
 }  // namespace qat::detail

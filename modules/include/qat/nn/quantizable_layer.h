@@ -101,6 +101,10 @@ class QuantizableLayer {
   void hold_parameters(bool hold);
   bool holds_parameters() const { return hold_; }
 
+  /// The int32 codes of the bias at scale_x * scale_w, [C]; undefined unless bias, weight and input are
+  /// quantized. Throws: c10::ValueError if a code leaves int32.
+  torch::Tensor bias_codes() const;
+
   /// For messages: class and, once `quantizable_layers` has seen the model, path: "qat::nn::Conv2d
   /// 'features.0'".
   std::string describe() const;
@@ -171,6 +175,8 @@ class QuantizableLayer {
   void check_slot_exists(SlotId id) const;
   /// The slot's content or the link's target. Throws: c10::Error if the link has none.
   std::shared_ptr<TensorModule> resolve(const Entry& entry) const;
+  /// scale_x * scale_w for each of the bias's channels; undefined if the input is not quantized.
+  torch::Tensor bias_scale(const AffineParams& weight, std::int64_t channels) const;
   /// The quantizer that the output passes through, if any.
   Quantizer* output_quantizer() const;
 
