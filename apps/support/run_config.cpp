@@ -1,5 +1,6 @@
 #include "support/run_config.h"
 
+#include <qat/quantizers/make_quantizer.h>
 #include <qat/version.h>
 
 #include <fmt/format.h>
@@ -111,6 +112,21 @@ Setting flag(About about, bool RunConfig::*member) {
           [=](const RunConfig& config) { return std::string(config.*member ? "true" : "false"); }};
 }
 
+std::vector<std::string> or_nothing(std::vector<std::string> names) {
+  names.insert(names.begin(), "");
+  return names;
+}
+
+/// The families that can quantize weights and activations.
+std::vector<std::string> families_of_both() {
+  std::vector<std::string> both;
+  const auto& weights = weight_quantizer_names();
+  for (const auto& name : activation_quantizer_names()) {
+    if (std::find(weights.begin(), weights.end(), name) != weights.end()) both.push_back(name);
+  }
+  return both;
+}
+
 std::vector<std::string> setting_keys() {
   std::vector<std::string> keys;
   for (const auto& setting : settings())
@@ -155,18 +171,42 @@ const std::vector<Setting>& settings() {
              {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
       choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
              {"integer_only", "tensorrt", "default"}),
-      choice({"quantizer", "Quantization", "family of quantizers"}, &C::quantizer, {"affine"}),
-      whole({"weight_bits", "Quantization", "bits of a weight"}, &C::weight_bits, 2, 16),
-      whole({"activation_bits", "Quantization", "bits of an activation"}, &C::activation_bits, 2, 16),
+      choice({"quantizer", "Quantization", "family of quantizers"}, &C::quantizer, families_of_both()),
+      choice(
+          {"weight_quantizer", "Quantization", "family of weight quantizers, nothing for that of quantizer"},
+          &C::weight_quantizer, or_nothing(weight_quantizer_names())),
+      choice({"activation_quantizer", "Quantization", "family of activation quantizers, likewise"},
+             &C::activation_quantizer, or_nothing(activation_quantizer_names())),
+      whole({"weight_bits", "Quantization", "bits of a weight (the most, where the width learns)"},
+            &C::weight_bits, 1, 16),
+      whole({"activation_bits", "Quantization", "bits of an activation (likewise)"}, &C::activation_bits, 2,
+            16),
+      whole({"input_bits", "Quantization", "bits of the network's input"}, &C::input_bits, 2, 16),
+      any_text({"layer_weight_bits", "Quantization", "layers whose weights have another width"},
+               &C::layer_weight_bits, "a list like conv=8,fc=8, or nothing"),
+      real({"weight_budget_kb", "Quantization", "the packed weights never take more, 0 for no limit"},
+           &C::weight_budget_kb),
+      real({"activation_budget_kb", "Quantization", "a sample's activations never take more, 0 for no limit"},
+           &C::activation_budget_kb),
+      choice({"activation_budget", "Quantization", "which activations the budget limits"},
+             &C::activation_budget, {"sum", "largest"}),
+      real({"budget_penalty", "Quantization", "weight of the squared excess, in kB, in the loss"},
+           &C::budget_penalty),
+      any_text({"init", "Training", "checkpoint whose weights are the start"}, &C::init,
+               "a .qat file, or nothing"),
       whole({"float_epochs", "Training", "epochs in float"}, &C::float_epochs, 0, 1000000),
       whole({"record_batches", "Training", "batches whose ranges are recorded"}, &C::record_batches, 1,
             1000000),
       whole({"qat_epochs", "Training", "epochs with quantizers"}, &C::qat_epochs, 0, 1000000),
       choice({"optimizer", "Training", "optimizer"}, &C::optimizer, {"sgd", "adam"}),
-      real({"learning_rate", "Training", "at the start (of quantized training a tenth of it)"},
-           &C::learning_rate),
+      real({"learning_rate", "Training", "at the start"}, &C::learning_rate),
+      real({"qat_learning_rate", "Training",
+            "at the start of quantized training, 0 for a tenth of learning_rate"},
+           &C::qat_learning_rate),
+      real({"quantizer_rate", "Training", "learned quantizer parameters train at this multiple"},
+           &C::quantizer_rate),
       real({"momentum", "Training", "momentum of sgd, first beta of adam"}, &C::momentum, 1.0),
-      real({"weight_decay", "Training", "L2 penalty"}, &C::weight_decay),
+      real({"weight_decay", "Training", "L2 penalty of weights"}, &C::weight_decay),
       choice({"schedule", "Training", "how the learning rate falls within each phase"}, &C::schedule,
              {"cosine", "step"}),
       whole({"seed", "Machine", "of weights, order and augmentation"}, &C::seed, 0),
@@ -213,10 +253,41 @@ void RunConfig::validate() const {
         "--limit {} contradicts --batch-size {}: the samples do not fill one batch; expected a limit of 0 "
         "or at least the batch size",
         limit, batch_size));
+  weight_bits_by_layer();
+  const auto budget = [](const char* option, double kilobytes, const char* quantizer_option,
+                         const std::string& family) {
+    if (kilobytes > 0 && !has_learned_width(family))
+      throw UsageError(
+          fmt::format("--{} {} needs quantizers whose width learns, {} {} has a fixed one; expected "
+                      "fp_d_xmax or another fp_ or pow2_ family",
+                      option, kilobytes, quantizer_option, family));
+  };
+  budget("weight-budget-kb", weight_budget_kb, "the weight quantizer",
+         weight_quantizer.empty() ? quantizer : weight_quantizer);
+  budget("activation-budget-kb", activation_budget_kb, "the activation quantizer",
+         activation_quantizer.empty() ? quantizer : activation_quantizer);
   if (float_epochs == 0 && qat_epochs == 0)
     throw UsageError(
         "--float-epochs 0 contradicts --qat-epochs 0: nothing would be trained; expected one of them to be 1 "
         "or more");
+}
+
+std::map<std::string, std::int64_t> RunConfig::weight_bits_by_layer() const {
+  std::map<std::string, std::int64_t> result;
+  std::string_view rest = layer_weight_bits;
+  while (!rest.empty()) {
+    const auto item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const auto equal = item.find('=');
+    std::int64_t bits = 0;
+    if (equal == std::string_view::npos || equal == 0 || !parse_number(item.substr(equal + 1), bits) ||
+        bits < 2 || bits > 16)
+      throw UsageError(
+          fmt::format("--layer-weight-bits {}: expected a list like conv=8,fc=8 with 2 to 16 bits, got {}",
+                      layer_weight_bits, item.empty() ? "''" : item));
+    result[std::string(item.substr(0, equal))] = bits;
+  }
+  return result;
 }
 
 std::string RunConfig::to_toml() const {

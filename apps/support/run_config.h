@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,17 +28,28 @@ struct RunConfig {
 
   std::string model = "resnet8";        ///< see `model_names()`.
   std::string preset = "integer_only";  ///< see `preset_config`.
-  std::string quantizer = "affine";     ///< family of the quantizers.
+  std::string quantizer = "affine";     ///< family of the quantizers, see `make_quantizer`.
+  std::string weight_quantizer;         ///< of weights; empty: `quantizer`.
+  std::string activation_quantizer;     ///< of activations; empty: `quantizer`.
   std::int64_t weight_bits = 8;
   std::int64_t activation_bits = 8;
+  std::int64_t input_bits = 8;            ///< of the network's input.
+  std::string layer_weight_bits;          ///< "conv=8,fc=8": layers with another width.
+  double weight_budget_kb = 0;            ///< the packed weights never take more; 0: no limit.
+  double activation_budget_kb = 0;        ///< the same for the activations of a sample.
+  std::string activation_budget = "sum";  ///< what it limits: "sum" or "largest".
+  double budget_penalty = 0.1;            ///< weight of the squared excess of a size, in kB, in the loss.
 
+  std::string init;                  ///< checkpoint to start from; empty: random weights.
   std::int64_t float_epochs = 4;     ///< passes over the data before quantization.
   std::int64_t record_batches = 50;  ///< batches whose ranges are recorded.
   std::int64_t qat_epochs = 2;       ///< passes over the data with quantizers.
   std::string optimizer = "sgd";
-  double learning_rate = 0.1;    ///< at the start of the float epochs; QAT starts at a tenth of it.
+  double learning_rate = 0.1;    ///< at the start of the float epochs.
+  double qat_learning_rate = 0;  ///< at the start of the QAT epochs; 0: a tenth of learning_rate.
+  double quantizer_rate = 1;     ///< learned quantizer parameters train at this multiple of it.
   double momentum = 0.9;         ///< of sgd; the first beta of adam.
-  double weight_decay = 0.0005;  ///< L2 penalty.
+  double weight_decay = 0.0005;  ///< L2 penalty of weights (not of biases, BatchNorm, quantizers).
   std::string schedule = "cosine";
 
   std::int64_t seed = 1;
@@ -49,6 +61,8 @@ struct RunConfig {
   /// Throws: UsageError naming key, value and allowed values; and for values that contradict each other,
   /// naming both.
   void validate() const;
+  /// `layer_weight_bits` as a map. Throws: UsageError if it is not of that form.
+  std::map<std::string, std::int64_t> weight_bits_by_layer() const;
   /// A complete TOML file: every key with its value, under a comment that explains it.
   std::string to_toml() const;
 };

@@ -8,10 +8,12 @@
 namespace qat::apps {
 
 std::string metrics_csv(const std::vector<MetricsRow>& rows) {
-  std::string text = "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds\n";
+  std::string text =
+      "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds,packed_bytes,weight_bits\n";
   for (const auto& row : rows) {
-    text += fmt::format("{},{},{:.6f},{:.6f},{:.6f},{:.6g},{:.3f}\n", row.phase, row.epoch, row.loss,
-                        row.train_accuracy, row.test_accuracy, row.learning_rate, row.seconds);
+    text += fmt::format("{},{},{:.6f},{:.6f},{:.6f},{:.6g},{:.3f},{},{}\n", row.phase, row.epoch, row.loss,
+                        row.train_accuracy, row.test_accuracy, row.learning_rate, row.seconds,
+                        row.packed_bytes, row.weight_bits);
   }
   return text;
 }
@@ -25,6 +27,8 @@ std::string summary_json(const RunResult& result) {
       {"weight_bits", result.config.weight_bits},
       {"activation_bits", result.config.activation_bits},
       {"size_bytes", result.size_bytes},
+      {"packed_bytes", result.packed_bytes},
+      {"weight_budget_bytes", result.config.weight_budget_kb * 1024},
       {"float_size_bytes", result.float_size_bytes},
       {"exported_file_bytes", result.exported_file_bytes},
       {"digest", result.digest},

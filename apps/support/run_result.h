@@ -17,8 +17,10 @@ struct MetricsRow {
   double loss = 0;
   double train_accuracy = 0;  ///< fractions of 1.
   double test_accuracy = 0;
-  double learning_rate = 0;  ///< of the first step.
-  double seconds = 0;        ///< of training, without the test.
+  double learning_rate = 0;       ///< of the first step.
+  double seconds = 0;             ///< of training, without the test.
+  std::int64_t packed_bytes = 0;  ///< quantized epochs: of the packed weights.
+  std::string weight_bits;        ///< quantized epochs: the width of each layer's weights, "conv:4 fc:3".
 };
 
 /// Everything that a training run found out. Accuracies are fractions of 1, on the test set.
@@ -30,7 +32,8 @@ struct RunResult {
   double qat_accuracy = 0;            ///< of the quantized model in eval mode.
   double deployed_accuracy = 0;       ///< of the exported file, read back.
   std::int64_t float_size_bytes = 0;  ///< parameters at 4 bytes each.
-  std::int64_t size_bytes = 0;  ///< quantized weights at their bit width, all other parameters at 4 bytes.
+  std::int64_t size_bytes = 0;    ///< quantized weights at their bit width, all other parameters at 4 bytes.
+  std::int64_t packed_bytes = 0;  ///< packed weights: codes at their width, scales, int32 biases.
   std::int64_t exported_file_bytes = 0;  ///< the TorchScript file.
   std::string digest;                    ///< SHA-256 over all tensors of the final checkpoint.
   std::int64_t codes_compared = 0;  ///< predictions on the test set, of the model and of the exported file.

@@ -18,19 +18,37 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config,
-                                                        std::vector<torch::Tensor> parameters) {
-  if (config.optimizer == "adam") {
-    return std::make_unique<torch::optim::Adam>(std::move(parameters),
-                                                torch::optim::AdamOptions(config.learning_rate)
-                                                    .betas({config.momentum, 0.999})
-                                                    .weight_decay(config.weight_decay));
-  }
-  return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                             torch::optim::SGDOptions(config.learning_rate)
-                                                 .momentum(config.momentum)
-                                                 .weight_decay(config.weight_decay));
+/// Weights (of more than one dimension) decay; biases and BatchNorm's parameters, in the second group, do
+/// not.
+template <class Optimizer, class Options>
+std::unique_ptr<torch::optim::Optimizer> grouped_optimizer(const std::vector<torch::Tensor>& parameters,
+                                                           Options options) {
+  std::vector<torch::Tensor> weights;
+  std::vector<torch::Tensor> others;
+  for (const auto& parameter : parameters)
+    (parameter.dim() > 1 ? weights : others).push_back(parameter);
+  Options without_decay = options;
+  without_decay.weight_decay(0);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::move(weights), std::make_unique<Options>(options));
+  groups.emplace_back(std::move(others), std::make_unique<Options>(without_decay));
+  return std::make_unique<Optimizer>(groups, options);
 }
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config,
+                                                        const std::vector<torch::Tensor>& parameters) {
+  if (config.optimizer == "adam") {
+    return grouped_optimizer<torch::optim::Adam>(parameters, torch::optim::AdamOptions(config.learning_rate)
+                                                                 .betas({config.momentum, 0.999})
+                                                                 .weight_decay(config.weight_decay));
+  }
+  return grouped_optimizer<torch::optim::SGD>(parameters, torch::optim::SGDOptions(config.learning_rate)
+                                                              .momentum(config.momentum)
+                                                              .weight_decay(config.weight_decay));
+}
+
+/// The groups of the model's own parameters; a later one holds those of learned quantizers.
+constexpr std::size_t kModelGroups = 2;
 
 BatchLoaderOptions loader_options(const RunConfig& config) {
   BatchLoaderOptions options;
@@ -119,15 +137,17 @@ EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoc
     const auto done = static_cast<double>(epoch * steps + result.steps) / static_cast<double>(epochs * steps);
     const auto rate = scheduled_rate(config_.schedule, start_rate, done);
     if (result.steps == 0) result.learning_rate = rate;
-    for (auto& group : optimizer_->param_groups())
-      group.options().set_lr(rate);
+    auto& groups = optimizer_->param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      groups[i].options().set_lr(i < kModelGroups ? rate : rate * config_.quantizer_rate);
 
     const auto labels = batch->labels.to(device_);
     optimizer_->zero_grad();
     const auto logits = model_(batch->images.to(device_));
     const auto loss = torch::nn::functional::cross_entropy(logits, labels);
-    loss.backward();
+    (hooks_.penalty ? loss + hooks_.penalty().to(loss) : loss).backward();
     optimizer_->step();
+    if (hooks_.after_step) hooks_.after_step();
     mean.add(loss, logits, labels);
     ++result.steps;
 

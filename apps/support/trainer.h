@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "support/batch_loader.h"
 #include "support/dataset.h"
@@ -63,6 +64,15 @@ class Trainer {
   /// Tests the model in eval mode.
   Evaluation test();
 
+  /// What quantized training adds to a step.
+  struct StepHooks {
+    std::function<torch::Tensor()> penalty = {};  ///< added to the loss.
+    std::function<void()> after_step = {};        ///< runs after the optimizer's step.
+  };
+  void set_hooks(StepHooks hooks) { hooks_ = std::move(hooks); }
+  /// Forgets momenta: the next phase has a schedule of its own.
+  void reset_optimizer_state() { optimizer_->state().clear(); }
+
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   torch::Device device() const { return device_; }
 
@@ -76,6 +86,7 @@ class Trainer {
   Progress& progress_;
   torch::Device device_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  StepHooks hooks_;
   BatchLoader loader_;
   std::int64_t passes_ = 0;
 };

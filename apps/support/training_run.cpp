@@ -1,6 +1,7 @@
 #include "support/training_run.h"
 
 #include <qat/export/torchscript.h>
+#include <qat/nn/packed_weights.h>
 #include <qat/schedulers/checkpoint.h>
 #include <qat/schedulers/qat_scheduler.h>
 
@@ -8,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -22,15 +24,32 @@
 namespace qat::apps {
 namespace {
 
-/// Quantized training starts at this part of the float learning rate.
-constexpr double kQatRateScale = 0.1;
+std::string family(const std::string& own, const std::string& of_both) {
+  return own.empty() ? of_both : own;
+}
 
 QATConfig quantization(const RunConfig& config) {
   auto result = preset_config(config.preset);
   result.weight_bits = config.weight_bits;
   result.activation_bits = config.activation_bits;
+  result.input_bits = config.input_bits;
+  result.layer_weight_bits = config.weight_bits_by_layer();
+  result.weight_quantizer = family(config.weight_quantizer, config.quantizer);
+  result.activation_quantizer = family(config.activation_quantizer, config.quantizer);
+  result.weight_budget_kb = config.weight_budget_kb;
+  result.activation_budget_kb = config.activation_budget_kb;
+  result.activation_budget =
+      config.activation_budget == "sum" ? ActivationBudget::kSum : ActivationBudget::kLargest;
+  result.budget_penalty = config.budget_penalty;
+  result.quantizer_learning_rate_scale = std::max(config.quantizer_rate, 1e-12);
   result.learning_rate_scale = 1.0;  // the run has a schedule of its own
   return result;
+}
+
+/// The output folder, if the scheduler finds that the run is possible.
+const std::filesystem::path& once_possible(const QATScheduler& scheduler, const std::filesystem::path& out) {
+  scheduler.check();
+  return out;
 }
 
 /// One run from the first epoch to the last file.
@@ -41,11 +60,18 @@ class TrainingRun {
       : config_(config),
         dataset_(dataset),
         progress_(progress),
-        model_(make_model(config.model, dataset.sample_shape(), dataset.classes)),
+        model_(initial_model(config, dataset)),
         trainer_(model_, dataset, config, progress),
         scheduler_(model_.module, model_.forward, {example()}, quantization(config), &trainer_.optimizer()),
-        folder_(out) {
+        folder_(once_possible(scheduler_, out)) {
     result_.config = config;
+  }
+
+  /// Model and budgets, checked before anything is removed or trained.
+  static Model initial_model(const RunConfig& config, const Dataset& dataset) {
+    auto model = make_model(config.model, dataset.sample_shape(), dataset.classes);
+    if (!config.init.empty()) load_checkpoint(config.init, *model.module);
+    return model;
   }
 
   RunResult run() {
@@ -84,7 +110,8 @@ class TrainingRun {
       seconds += statistics.seconds;
       steps += statistics.steps;
       result_.rows.push_back({phase, epoch + 1, statistics.loss, statistics.accuracy, last_test_.accuracy(),
-                              statistics.learning_rate, statistics.seconds});
+                              statistics.learning_rate, statistics.seconds, 0, ""});
+      if (phase == "qat") keep_epoch(epoch + 1);
       folder_.write("metrics.csv", metrics_csv(result_.rows));
       progress_.message(fmt::format(
           "{} epoch {}/{}: loss {:.4f}, train accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s", phase,
@@ -94,6 +121,18 @@ class TrainingRun {
     if (epochs == 0) last_test_ = trainer_.test();
     if (steps > 0) result_.seconds_per_step.emplace_back(step_name, seconds / static_cast<double>(steps));
     return last_test_.accuracy();
+  }
+
+  /// A checkpoint of a quantized epoch, with the size of its packed weights.
+  void keep_epoch(std::int64_t epoch) {
+    auto& row = result_.rows.back();
+    for (const auto& [path, layer] : nn::pack_weights(*model_.module)) {
+      row.packed_bytes += layer.payload_bytes();
+      row.weight_bits += fmt::format("{}{}:{}", row.weight_bits.empty() ? "" : " ", path, layer.bits);
+    }
+    if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
+    save_checkpoint(folder_.file(fmt::format("checkpoints/qat-{}.qat", epoch)).string(), *model_.module,
+                    description().to_entries());
   }
 
   void train_float() {
@@ -114,8 +153,14 @@ class TrainingRun {
 
   void train_quantized() {
     scheduler_.start_training();
-    result_.qat_accuracy =
-        train("qat", config_.qat_epochs, kQatRateScale * config_.learning_rate, "training");
+    trainer_.reset_optimizer_state();
+    trainer_.set_hooks({.penalty = [this] { return scheduler_.penalty(); },
+                        .after_step = [this] { scheduler_.after_optimizer_step(); }});
+    const double rate =
+        config_.qat_learning_rate > 0 ? config_.qat_learning_rate : 0.1 * config_.learning_rate;
+    result_.qat_accuracy = train("qat", config_.qat_epochs, rate, "training");
+    for (const auto& [path, layer] : nn::pack_weights(*model_.module))
+      result_.packed_bytes += layer.payload_bytes();
     if (result_.rows.empty()) folder_.write("metrics.csv", metrics_csv({}));
     result_.phase = to_string(scheduler_.phase());
     result_.size_bytes = parameter_bytes(*model_.module);

@@ -18,7 +18,8 @@ struct StoredCodes {
 
 StoredCodes power_of_two_indices(const torch::Tensor& codes, const ParametricQuantizer& quantizer) {
   const auto grid = quantizer.power_of_two_grid();
-  const auto magnitudes = static_cast<std::int64_t>(std::log2((grid.xmax / grid.xmin).max().item<double>())) + 1;
+  const auto magnitudes =
+      static_cast<std::int64_t>(std::log2((grid.xmax / grid.xmin).max().item<double>())) + 1;
   const std::int64_t first = grid.with_zero ? 1 : 0;
   const auto index = torch::log2(codes.abs().clamp_min(1).to(torch::kDouble)).round().to(torch::kInt) + first;
   const auto stored = torch::where(codes < 0, index + magnitudes, index);
