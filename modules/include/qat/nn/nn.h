@@ -8,6 +8,7 @@
 #include <qat/nn/linear.h>
 #include <qat/nn/passthrough.h>
 #include <qat/nn/pooling.h>
+#include <qat/nn/quantized_functions.h>
 
 #include <torch/nn.h>
 
