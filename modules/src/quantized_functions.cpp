@@ -12,7 +12,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr const char* kAttribute = "quantizers";
+constexpr const char* kQuantizersAttribute = "quantizers";
 constexpr const char* kWeightQuantizer = "weight_quantizer";
 constexpr const char* kBiasQuantizer = "bias_quantizer";
 
@@ -240,18 +240,18 @@ void QuantizedParametersLayer<Derived, Options>::save(torch::serialize::OutputAr
   auto configs = nlohmann::json::object();
   if (weight_quantizer_) configs[kWeightQuantizer] = nlohmann::json::parse(weight_quantizer_->config());
   if (bias_quantizer_) configs[kBiasQuantizer] = nlohmann::json::parse(bias_quantizer_->config());
-  if (!configs.empty()) archive.write(kAttribute, c10::IValue(configs.dump()));
+  if (!configs.empty()) archive.write(kQuantizersAttribute, c10::IValue(configs.dump()));
 }
 
 template <class Derived, class Options>
 void QuantizedParametersLayer<Derived, Options>::load(torch::serialize::InputArchive& archive) {
   auto configs = nlohmann::json::object();
   c10::IValue attribute;
-  if (archive.try_read(kAttribute, attribute)) {
-    TORCH_CHECK_VALUE(attribute.isString(), who(), ": expected the attribute '", kAttribute,
+  if (archive.try_read(kQuantizersAttribute, attribute)) {
+    TORCH_CHECK_VALUE(attribute.isString(), who(), ": expected the attribute '", kQuantizersAttribute,
                       "' of the file to be text");
     configs = nlohmann::json::parse(attribute.toStringRef(), nullptr, /*allow_exceptions=*/false);
-    TORCH_CHECK_VALUE(configs.is_object(), who(), ": the attribute '", kAttribute,
+    TORCH_CHECK_VALUE(configs.is_object(), who(), ": the attribute '", kQuantizersAttribute,
                       "' of the file is no JSON object");
   }
   const auto match = [&](const char* name,
