@@ -28,7 +28,7 @@ Tensor aligned(const Tensor& values, const Tensor& x, std::optional<std::int64_t
 Tensor channel_sum(const Tensor& contributions, std::optional<std::int64_t> axis, const Tensor& like) {
   const auto wide = contributions.to(torch::kDouble);
   const auto resolved = resolve_axis(contributions, axis);
-  const auto sum = resolved ? wide.transpose(0, *resolved).flatten(1).sum(1) : wide.sum();
+  const auto sum = resolved ? wide.transpose(0, *resolved).unsqueeze(-1).flatten(1).sum(1) : wide.sum();
   return sum.to(torch::kFloat).reshape(like.sizes());
 }
 

@@ -173,7 +173,7 @@ void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
   if (options_.kind != LearnedStepKind::kLsq) return start_from(finite_range(x.detach(), options_.axis));
   const auto magnitude = x.detach().to(torch::kDouble).abs();
   const auto axis = detail::resolve_axis(x, options_.axis);
-  const auto mean = axis ? magnitude.transpose(0, *axis).flatten(1).mean(1) : magnitude.mean();
+  const auto mean = axis ? magnitude.transpose(0, *axis).unsqueeze(-1).flatten(1).mean(1) : magnitude.mean();
   const auto start = 2 * mean / std::sqrt(static_cast<double>(options_.range.qmax()));
   auto scale = named_parameters()["scale"];
   TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ",

@@ -124,7 +124,7 @@ Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& act
     const auto at = smooth.detach();
     const auto coded = is_dorefa ? encode_dorefa(at, options_.bits) : encode(at, options_);
     value = coded.codes * coded.scale;
-    if (options_.kind == LowBitWeightKind::kBinary) mask = at.abs() <= 1;
+    mask = options_.kind == LowBitWeightKind::kBinary ? at.abs() <= 1 : torch::ones_like(at, torch::kBool);
   }
   const bool learns = torch::GradMode::is_enabled() && smooth.requires_grad();
   return (learns ? Replace::apply(smooth, value, mask) : value).to(input.scalar_type());
