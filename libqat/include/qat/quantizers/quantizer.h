@@ -21,9 +21,9 @@ class Quantizer : public TensorModule {
   /// Applies a ReLU-like activation and quantizes the result, in one pass.
   virtual torch::Tensor forward(const torch::Tensor& x, const Activation& activation) = 0;
 
-  /// Fake-quantizes x with `params`, which `affine_params(x)` returned just before: for callers that need
-  /// the scale too, where it follows the tensor and costs a pass over it.
-  virtual torch::Tensor forward_with(const torch::Tensor& x, const AffineParams& params) = 0;
+  /// Fake-quantizes x with `params`, which `affine_params(x)` returned just before: for callers that need the
+  /// scale too, where it follows the tensor and costs a pass over it. Others just quantize.
+  virtual torch::Tensor forward_with(const torch::Tensor& x, const AffineParams&) { return forward(x); }
 
   /// The integer codes of x, int32, shape of x.
   virtual torch::Tensor codes(const torch::Tensor& x) = 0;
