@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, PackedLayer>> pack_weights(torch::nn::Module&
     try {
       const auto stored = stored_codes(weight, *quantizer);
       result.emplace_back(path, pack_layer(stored.codes, stored.bits, stored.signedness,
-                                           quantizer->affine_params(weight).scale, layer->bias_codes()));
+                                           quantizer->scale(weight), layer->bias_codes()));
     } catch (const c10::Error& error) {
       TORCH_CHECK_VALUE(false, layer->describe(), ": ", error.what_without_backtrace());
     }

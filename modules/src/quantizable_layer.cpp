@@ -221,19 +221,19 @@ QuantizableLayer::Parameters QuantizableLayer::slot_parameters(const torch::Tens
   if (!bias_quantizer) return {slot_weight(weight), entry->content->forward(held(bias))};
 
   auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
-  if (!weight_quantizer) return {slot_weight(weight), held(bias)};
-  const auto params = weight_quantizer->affine_params(weight.detach());
-  const auto scale = bias_scale(params, bias.size(0));
-  if (!scale.defined()) return {slot_weight(weight), held(bias)};
-  return {weight_quantizer->forward_with(held(weight), params), bias_quantizer->forward(held(bias), scale)};
+  if (!weight_quantizer || !input_quantizer()) return {slot_weight(weight), held(bias)};
+  const auto quantized = weight_quantizer->forward_with_scale(held(weight));
+  const auto scale = bias_scale(quantized.scale, bias.size(0));
+  return {quantized.values, bias_quantizer->forward(held(bias), scale)};
 }
 
-torch::Tensor QuantizableLayer::bias_scale(const AffineParams& weight, std::int64_t channels) const {
+std::shared_ptr<Quantizer> QuantizableLayer::input_quantizer() const {
   const Entry* input = find({SlotId::Kind::kInput});
-  const auto content = input ? resolve(*input) : nullptr;
-  auto* quantizer = dynamic_cast<Quantizer*>(content.get());
-  if (!quantizer) return {};
-  auto scale = accumulator_scale(quantizer->affine_params({}).scale, weight.scale);
+  return input ? std::dynamic_pointer_cast<Quantizer>(resolve(*input)) : nullptr;
+}
+
+torch::Tensor QuantizableLayer::bias_scale(const torch::Tensor& weight_scale, std::int64_t channels) const {
+  auto scale = accumulator_scale(input_quantizer()->scale({}), weight_scale);
   // The weight of a transposed convolution has the channels of one group on its axis: each group repeats the
   // scales.
   if (scale.dim() == 1 && scale.size(0) != channels) scale = scale.repeat({channels / scale.size(0)});
@@ -245,11 +245,10 @@ torch::Tensor QuantizableLayer::bias_codes() const {
   const torch::Tensor* bias = self->bias_parameter();
   auto* bias_quantizer = dynamic_cast<BiasQuantizer*>(slot({SlotId::Kind::kBias}).get());
   auto* weight_quantizer = dynamic_cast<Quantizer*>(slot({SlotId::Kind::kWeight}).get());
-  if (!bias || !bias->defined() || !bias_quantizer || !weight_quantizer) return {};
+  if (!bias || !bias->defined() || !bias_quantizer || !weight_quantizer || !input_quantizer()) return {};
   const torch::NoGradGuard no_grad;
-  const auto scale =
-      bias_scale(weight_quantizer->affine_params(self->weight_parameter()->detach()), bias->size(0));
-  return scale.defined() ? bias_quantizer->codes(*bias, scale) : torch::Tensor();
+  const auto weight_scale = weight_quantizer->scale(self->weight_parameter()->detach());
+  return bias_quantizer->codes(*bias, bias_scale(weight_scale, bias->size(0)));
 }
 
 torch::Tensor QuantizableLayer::slot_output(const torch::Tensor& y) const {

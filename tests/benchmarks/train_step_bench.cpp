@@ -55,7 +55,6 @@ class TorchFakeQuantizer : public qat::Quantizer {
     }
     return torch::fake_quantize_per_tensor_affine(y, params.scale, params.zero_point, qmin, qmax);
   }
-  Tensor forward_with(const Tensor& x, const qat::AffineParams&) override { return Quantizer::forward(x); }
   Tensor codes(const Tensor& x) override { return twin_->codes(x); }
   qat::AffineParams affine_params(const Tensor& x) override { return twin_->affine_params(x); }
   std::int64_t bits() const override { return twin_->bits(); }

@@ -190,10 +190,10 @@ Tensor learned_codes(const Tensor& x, const UniformGrid& grid, Rounding rounding
 
 Tensor learned_codes(const Tensor& x, const PowerOfTwoGrid& grid, Rounding) {
   const PowerOfTwoOperands at(x, grid, {});
-  TORCH_CHECK_VALUE(
-      (grid.xmax / grid.xmin <= 32768).all().item<bool>(),
-      "qat::power_of_two_codes: xmax / xmin needs more than 15 doublings, codes in units of xmin would "
-      "not fit 16 bits; use fewer bits");
+  const double largest = grid.is_signed ? 0x1p14 : 0x1p15;
+  TORCH_CHECK_VALUE((grid.xmax / grid.xmin <= largest).all().item<bool>(),
+                    "qat::power_of_two_codes: xmax / xmin is above ", largest,
+                    ", codes in units of xmin would not fit 16 bits; use fewer bits");
   const auto codes = real_of(at, grid) / at.xmin;
   TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(codes).any().item<bool>(),
                     "qat::power_of_two_codes: the tensor holds a NaN, which has no code");

@@ -347,7 +347,13 @@ Tensor uniform_quantize(const Tensor& x, const UniformGrid& grid, Rounding round
 }
 
 Tensor uniform_codes(const Tensor& input, const UniformGrid& grid, Rounding rounding) {
-  check("qat::uniform_codes", input, grid.axis, {{"scale", grid.scale}, {"zero_point", grid.zero_point}});
+  check("qat::uniform_codes", input, grid.axis,
+        {{"scale", grid.scale},
+         {"lower", grid.lower},
+         {"upper", grid.upper},
+         {"zero_point", grid.zero_point},
+         {"low", grid.low},
+         {"high", grid.high}});
   const torch::NoGradGuard no_grad;
   if (input.numel() == 0) return torch::empty_like(input, input.options().dtype(torch::kInt));
   const auto x = dense(input.detach());

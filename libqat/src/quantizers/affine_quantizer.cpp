@@ -31,8 +31,9 @@ torch::Tensor AffineQuantizer::forward(const torch::Tensor& x, const Activation&
   return fake_quantize(x, x.defined() && x.is_floating_point() ? affine_params(x) : AffineParams{}, options);
 }
 
-torch::Tensor AffineQuantizer::forward_with(const torch::Tensor& x, const AffineParams& params) {
-  return fake_quantize(x, params, {options_.rounding, options_.straight_through, {}});
+Quantizer::Scaled AffineQuantizer::forward_with_scale(const torch::Tensor& x) {
+  const auto params = affine_params(x);
+  return {fake_quantize(x, params, {options_.rounding, options_.straight_through, {}}), params.scale};
 }
 
 torch::Tensor AffineQuantizer::codes(const torch::Tensor& x) {

@@ -47,6 +47,19 @@ struct Bounded : torch::autograd::Function<Bounded> {
   }
 };
 
+struct HeldBelow : torch::autograd::Function<HeldBelow> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& v, const Tensor& upper) {
+    context->save_for_backward({v <= upper});
+    return torch::minimum(v, upper);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto& gradient = gradients[0];
+    const auto passes = context->get_saved_variables()[0] | (gradient > 0);
+    return {torch::where(passes, gradient, torch::zeros_like(gradient)), Tensor()};
+  }
+};
+
 Tensor given_slope(const Tensor& v, const Tensor& value, const Tensor& slope) {
   return v.requires_grad() && torch::GradMode::is_enabled() ? GivenSlope::apply(v, value, slope) : value;
 }
@@ -55,6 +68,10 @@ Tensor given_slope(const Tensor& v, const Tensor& value, const Tensor& slope) {
 
 Tensor bounded(const Tensor& v, double min, double max, bool strict) {
   return Bounded::apply(v, min, max, strict);
+}
+
+Tensor held_below(const Tensor& v, const Tensor& upper) {
+  return HeldBelow::apply(v, upper.detach());
 }
 
 Tensor rounded(const Tensor& v) {

@@ -11,6 +11,9 @@ namespace qat::detail {
 /// `strict`: never (nnabla).
 torch::Tensor bounded(const torch::Tensor& v, double min, double max, bool strict = false);
 
+/// min(v, upper), `upper` without gradient. Where v is above, the gradient passes if descent lowers v.
+torch::Tensor held_below(const torch::Tensor& v, const torch::Tensor& upper);
+
 /// Rounds half away from zero; gradient 1.
 torch::Tensor rounded(const torch::Tensor& v);
 

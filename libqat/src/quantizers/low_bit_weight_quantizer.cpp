@@ -89,6 +89,8 @@ Coded encode(const Tensor& w, const LowBitWeightOptions& options) {
 Tensor arithmetic(const Tensor& x) {
   TORCH_CHECK_VALUE(x.defined(),
                     "qat::LowBitWeightQuantizer: the scale follows the tensor, which is undefined");
+  TORCH_CHECK(!x.is_complex(), "qat::LowBitWeightQuantizer: complex tensors cannot be quantized, got ",
+              x.scalar_type());
   return x.to(x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
 }
 
@@ -113,7 +115,8 @@ LowBitWeightQuantizer::LowBitWeightQuantizer(LowBitWeightOptions options) : opti
 }
 
 Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& activation) {
-  if (input.defined() && (!input.is_floating_point() || input.numel() == 0)) return input;
+  if (input.defined() && ((!input.is_floating_point() && !input.is_complex()) || input.numel() == 0))
+    return input;
   const auto x = detail::activate(arithmetic(input), activation);
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
   const auto smooth = is_dorefa ? squashed(x) : x;
@@ -139,7 +142,7 @@ AffineParams LowBitWeightQuantizer::affine_params(const Tensor& x) {
   const torch::NoGradGuard no_grad;
   const at::tracer::impl::NoTracerDispatchMode no_tracer;
   auto scale = encode(arithmetic(x).detach(), options_).scale.to(torch::kFloat);
-  scale = torch::where(scale > 0, scale, torch::full_like(scale, kZeroRangeScale));
+  scale = torch::where(scale > 0, scale, torch::full_like(scale, kScaleFloor));
   scale = options_.axis ? scale.reshape({-1}) : scale.reshape({});
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
   const IntegerRange range(is_dorefa ? options_.bits + 1 : 2, Signedness::kSigned, RangeWidth::kNarrow);

@@ -49,6 +49,9 @@ std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQua
   return quantizer;
 }
 
+/// Eight magnitudes: codes in units of the smallest one fit 8 bits, and biases at its scale 32.
+constexpr std::int64_t kMostPowerOfTwoBits = 4;
+
 /// Bounds wide enough for any network; the width is limited by limit_bits.
 ParametricOptions wide_bounds(ParametricOptions options, std::int64_t bits) {
   options.n = Learnable{static_cast<double>(bits), 1, 16};
@@ -67,7 +70,8 @@ std::shared_ptr<Quantizer> parametric(std::string_view family, const AffineQuant
                                  .rounding = options.rounding,
                                  .axis = options.axis,
                                  .channels = channel_count(options, range)};
-  const std::int64_t bits = options.range.bits();
+  const bool pow2 = is_power_of_two(wanted.kind);
+  const std::int64_t bits = pow2 ? std::min(options.range.bits(), kMostPowerOfTwoBits) : options.range.bits();
   auto quantizer = std::make_shared<ParametricQuantizer>(wide_bounds(wanted, bits));
   quantizer->start_from(range, bits);
   quantizer->limit_bits(bits);

@@ -80,9 +80,11 @@ void check_learnable(const ParametricOptions& options, std::string_view name, co
                     " to ", max, ", its bounds");
   if (name == "n") {
     const double fewest = fewest_bits_of(options);
-    TORCH_CHECK_VALUE((options.compatible || std::round(start) >= fewest) && max <= 16, who, ": n = ", start,
-                      " in [", min, ", ", max, "] bits; expected ", fewest, " to 16",
-                      options.is_signed ? " (a sign takes one)" : "");
+    const double most =
+        is_power_of_two(options.kind) && !options.compatible ? fewest + kMostMagnitudeBits : 16;
+    const bool usable = options.compatible || (std::round(start) >= fewest && std::round(start) <= most);
+    TORCH_CHECK_VALUE(usable && max <= 16, who, ": n = ", start, " in [", min, ", ", max, "] bits; expected ",
+                      fewest, " to ", most, options.is_signed ? " (a sign takes one)" : "");
   } else if (name != "m") {
     TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min,
                       "; expected a positive number");
@@ -144,7 +146,7 @@ ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(o
       options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
   for (const char* name : learned_names(options_.kind)) {
     const auto bounds = learnable(name);
-    check_learnable(options_, name, bounds);
+    if (const auto& given = options_.*member(name)) check_learnable(options_, name, *given);
     register_parameter(name, torch::full(shape_of(options_, name), bounds.start, torch::kFloat),
                        /*requires_grad=*/!options_.fix_parameters);
   }
@@ -152,11 +154,14 @@ ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(o
 }
 
 Learnable ParametricQuantizer::learnable(std::string_view name) const {
-  auto result = (options_.*member(name)).value_or(default_learnable(options_.kind, name));
+  const auto& given = options_.*member(name);
+  auto result = given.value_or(default_learnable(options_.kind, name));
   if (name != "n" || options_.compatible) return result;
+  // The widths that round to a usable one.
   const double fewest = fewest_bits_of(options_);
-  result.min = std::max(result.min, fewest - 0.5);  // what rounds to a usable width
+  result.min = std::max(result.min, fewest - 0.5);
   if (is_power_of_two(options_.kind)) result.max = std::min(result.max, fewest + kMostMagnitudeBits + 0.499);
+  if (!given) result.start = std::min(result.start, std::floor(result.max));
   return result;
 }
 
@@ -193,8 +198,7 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
     d = detail::power_of_two(value("d"));
     upper = value("xmax");
     if (!options_.compatible) {
-      const auto largest = detail::power_of_two_below(upper);
-      d = torch::where(d > largest, largest, d);
+      d = detail::held_below(d, detail::power_of_two_below(upper));
       const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
       const auto range = upper.detach();
       const auto fits = torch::floor(range / d.detach()) <= most_codes;
@@ -207,6 +211,7 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
     if (options_.kind == ParametricKind::kFpBXmax) {
       const auto xmax = value("xmax");
       d = detail::power_of_two(xmax / levels);
+      if (!options_.compatible) d = detail::held_below(d, detail::power_of_two_below(xmax));
       const auto reachable = levels * d;
       upper = options_.compatible ? xmax : torch::where(reachable < xmax, reachable, xmax);
     } else {
@@ -239,7 +244,7 @@ PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
     xmin = detail::power_of_two(value("xmin"));
     xmax = detail::power_of_two(value("xmax"));
     if (!options_.compatible) {
-      xmin = torch::where(xmin > xmax, xmax, xmin);
+      xmin = detail::held_below(xmin, xmax);
       const auto most = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0) -
                                     (options_.with_zero ? 1 : 0));
       const auto smallest = xmax.detach() * torch::exp2(1 - most.clamp_max(std::exp2(kMostMagnitudeBits)));
@@ -278,19 +283,27 @@ Tensor ParametricQuantizer::codes(const Tensor& x) {
                                         : uniform_codes(x, uniform_grid(), options_.rounding);
 }
 
-AffineParams ParametricQuantizer::affine_params(const Tensor&) {
+Tensor ParametricQuantizer::scale(const Tensor&) {
   const torch::NoGradGuard no_grad;
-  const bool pow2 = is_power_of_two(options_.kind);
-  const auto scale = (pow2 ? power_of_two_grid().xmin : uniform_grid().scale).contiguous();
+  return (is_power_of_two(options_.kind) ? power_of_two_grid().xmin : uniform_grid().scale).contiguous();
+}
+
+AffineParams ParametricQuantizer::affine_params(const Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  const auto step = scale(x);
   std::int64_t width = bits();
-  if (pow2) {
+  if (is_power_of_two(options_.kind)) {
     const auto grid = power_of_two_grid();
     const double largest = (grid.xmax / grid.xmin).max().item<double>();
-    width = std::min<std::int64_t>(bits_for(largest + 1) + (options_.is_signed ? 1 : 0), 16);
+    width = bits_for(largest + 1) + (options_.is_signed ? 1 : 0);
+    TORCH_CHECK_VALUE(width <= kMostBits, "qat::ParametricQuantizer ", to_string(options_.kind), ": xmax is ",
+                      largest, " times xmin, so codes in units of xmin need ", width,
+                      " bits; expected at most ", kMostBits, "; use fewer bits");
   }
   const auto signedness = options_.is_signed ? Signedness::kSigned : Signedness::kUnsigned;
   const auto range_width = options_.is_signed ? RangeWidth::kNarrow : RangeWidth::kFull;
-  return {scale, torch::zeros_like(scale, torch::kInt), IntegerRange(width, signedness, range_width),
+  return {step, torch::zeros_like(step, torch::kInt),
+          IntegerRange(std::max<std::int64_t>(width, options_.is_signed ? 2 : 1), signedness, range_width),
           options_.axis};
 }
 

@@ -192,11 +192,12 @@ TEST_CASE("an affine quantizer prints what it does") {
         "qat::AffineQuantizer(int8 narrow, symmetric, axis=0, current range)");
 }
 
-TEST_CASE("Given parameters quantize as the quantizer does with its own", "[quantizers]") {
+TEST_CASE("Values with their scale are those of forward and affine_params", "[quantizers]") {
   torch::manual_seed(3);
   const auto x = torch::randn({3, 5});
   for (const auto& quantizer : {weight_quantizer(), weight_quantizer(0)}) {
-    const auto params = quantizer->affine_params(x);
-    CHECK(mismatch(quantizer->forward_with(x, params), quantizer->forward(x)) == "");
+    const auto [values, scale] = quantizer->forward_with_scale(x);
+    CHECK(mismatch(values, quantizer->forward(x)) == "");
+    CHECK(mismatch(scale, quantizer->affine_params(x).scale) == "");
   }
 }

@@ -58,7 +58,7 @@ torch::Tensor uniform_codes(const torch::Tensor& x, const UniformGrid& grid,
 torch::Tensor power_of_two_quantize(const torch::Tensor& x, const PowerOfTwoGrid& grid,
                                     const Activation& activation = {});
 /// Codes in units of xmin: 0, +-1, +-2, +-4, ..., int32. Throws: c10::ValueError for NaN in x, and where xmax
-/// / xmin needs more than 15 doublings (codes of more than 16 bits).
+/// / xmin is above 2^15 (signed: 2^14): codes of more than 16 bits.
 torch::Tensor power_of_two_codes(const torch::Tensor& x, const PowerOfTwoGrid& grid);
 
 }  // namespace qat

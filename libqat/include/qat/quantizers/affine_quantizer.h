@@ -43,7 +43,7 @@ class AffineQuantizer : public Quantizer {
 
   using Quantizer::forward;
   torch::Tensor forward(const torch::Tensor& x, const Activation& activation) override;
-  torch::Tensor forward_with(const torch::Tensor& x, const AffineParams& params) override;
+  Scaled forward_with_scale(const torch::Tensor& x) override;
   torch::Tensor codes(const torch::Tensor& x) override;
   AffineParams affine_params(const torch::Tensor& x) override;
   std::int64_t bits() const override { return options_.range.bits(); }

@@ -91,7 +91,9 @@ class ParametricQuantizer : public Quantizer {
   using Quantizer::forward;
   torch::Tensor forward(const torch::Tensor& x, const Activation& activation) override;
   torch::Tensor codes(const torch::Tensor& x) override;
+  torch::Tensor scale(const torch::Tensor& x) override;
   /// Scale d (xmin), zero point 0, and the narrowest range that holds all codes.
+  /// Throws: c10::ValueError where codes in units of xmin need more than 16 bits.
   AffineParams affine_params(const torch::Tensor& x) override;
   /// The width of the codes in use: ceil(log2(high + 1)) + signed; pow2: ceil(log2(magnitudes + with_zero)) +
   /// signed. Waits for a GPU.

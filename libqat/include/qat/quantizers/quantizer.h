@@ -21,9 +21,14 @@ class Quantizer : public TensorModule {
   /// Applies a ReLU-like activation and quantizes the result, in one pass.
   virtual torch::Tensor forward(const torch::Tensor& x, const Activation& activation) = 0;
 
-  /// Fake-quantizes x with `params`, which `affine_params(x)` returned just before: for callers that need the
-  /// scale too, where it follows the tensor and costs a pass over it. Others just quantize.
-  virtual torch::Tensor forward_with(const torch::Tensor& x, const AffineParams&) { return forward(x); }
+  /// Quantized values and the scale that they have.
+  struct Scaled {
+    torch::Tensor values;
+    torch::Tensor scale;
+  };
+  /// forward(x) and scale(x), for callers that need both where the scale follows the tensor: it is computed
+  /// once.
+  virtual Scaled forward_with_scale(const torch::Tensor& x) { return {forward(x), scale(x)}; }
 
   /// The integer codes of x, int32, shape of x.
   virtual torch::Tensor codes(const torch::Tensor& x) = 0;
@@ -31,6 +36,9 @@ class Quantizer : public TensorModule {
   /// Scale, zero point and range in use: real = scale * (code - zero_point).
   /// `x`: the tensor that is quantized; only read by quantizers whose range follows the tensor (weights).
   virtual AffineParams affine_params(const torch::Tensor& x) = 0;
+
+  /// The scale alone, as affine_params gives it, without waiting for a GPU.
+  virtual torch::Tensor scale(const torch::Tensor& x) { return affine_params(x).scale; }
 
   virtual std::int64_t bits() const = 0;
 

@@ -175,8 +175,10 @@ class QuantizableLayer {
   void check_slot_exists(SlotId id) const;
   /// The slot's content or the link's target. Throws: c10::Error if the link has none.
   std::shared_ptr<TensorModule> resolve(const Entry& entry) const;
-  /// scale_x * scale_w for each of the bias's channels; undefined if the input is not quantized.
-  torch::Tensor bias_scale(const AffineParams& weight, std::int64_t channels) const;
+  /// The quantizer of the first data input, its own or linked; nullptr if there is none.
+  std::shared_ptr<Quantizer> input_quantizer() const;
+  /// scale_x * scale_w for each of the bias's channels; the input is quantized.
+  torch::Tensor bias_scale(const torch::Tensor& weight_scale, std::int64_t channels) const;
   /// The quantizer that the output passes through, if any.
   Quantizer* output_quantizer() const;
 
