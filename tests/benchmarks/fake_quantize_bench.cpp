@@ -8,6 +8,7 @@
 // large blocks.
 
 #include <qat/autograd/fake_quantize.h>
+#include <qat/quantizers/make_quantizer.h>
 
 #include <torch/types.h>
 
@@ -19,6 +20,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +52,36 @@ std::function<void()> step(const Tensor& x, const Tensor& dy, std::function<Tens
   return [=] { torch::autograd::grad({function(leaf)}, {leaf}, {dy}); };
 }
 
+/// The same with the gradients of the quantizer's parameters.
+std::function<void()> learned_step(const Tensor& x, const Tensor& dy,
+                                   std::shared_ptr<qat::Quantizer> quantizer) {
+  const auto leaf = x.detach().requires_grad_();
+  auto inputs = quantizer->parameters();
+  inputs.insert(inputs.begin(), leaf);
+  return [=] { torch::autograd::grad({quantizer->forward(leaf)}, inputs, {dy}); };
+}
+
+/// Every family of quantizers with 8 bits (fewer where it has fewer), per tensor and, marked, per channel.
+void add_families(std::vector<Row>& rows, const Tensor& x, const Tensor& dy) {
+  const auto add = [&](const std::string& family, bool is_weight, std::optional<std::int64_t> axis) {
+    qat::AffineQuantizerOptions options{.range = qat::IntegerRange(8, qat::Signedness::kSigned),
+                                        .axis = axis};
+    if (family == "pact") options.range = qat::IntegerRange(8, qat::Signedness::kUnsigned);
+    if (family == "affine" && !axis) return;  // above
+    const auto shape = axis ? std::vector<std::int64_t>{x.size(*axis)} : std::vector<std::int64_t>{};
+    const qat::ValueRange range{torch::full(shape, -3.0), torch::full(shape, 3.0)};
+    const auto quantizer = qat::make_quantizer(family, options, range, is_weight ? x : Tensor());
+    rows.push_back({family + (axis ? ", per channel" : ""), family + (axis ? "_per_channel" : ""),
+                    learned_step(x, dy, quantizer)});
+  };
+  for (const auto& family : qat::activation_quantizer_names())
+    add(family, false, std::nullopt);
+  for (const char* family : {"dorefa", "binary", "ternary"})
+    add(family, true, std::nullopt);
+  for (const char* family : {"lsq", "lsq_plus", "tqt", "fp_d_xmax", "pow2_xmin_xmax"})
+    add(family, false, 0);
+}
+
 qat::AffineParams params(std::int64_t channels, std::optional<std::int64_t> axis) {
   const std::vector<std::int64_t> shape =
       axis ? std::vector<std::int64_t>{channels} : std::vector<std::int64_t>{};
@@ -68,7 +101,7 @@ std::vector<Row> rows() {
     return [=](const Tensor& t) { return qat::fake_quantize(t, p, options); };
   };
   const qat::FakeQuantizeOptions relu{.activation = {0.0}};
-  return {
+  std::vector<Row> all = {
       {"copy_", "", [=] { target.copy_(x); }},
       {"per tensor", "per_tensor", step(x, dy, quantizer(params(1, {})))},
       {"per tensor, with ReLU", "per_tensor_relu", step(x, dy, quantizer(params(1, {}), relu))},
@@ -82,6 +115,8 @@ std::vector<Row> rows() {
        step(x, dy,
             [](const Tensor& t) { return torch::fake_quantize_per_tensor_affine(t, 0.025, 0, -128, 127); })},
   };
+  add_families(all, x, dy);
+  return all;
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ struct Options {
   int repeats = 15;
 };
 
-enum class Stage { kFloat, kRecording, kTraining, kTorchFakeQuantize };
+enum class Stage { kFloat, kRecording, kTraining, kTorchFakeQuantize, kLearnedStep, kLearnedRange };
 
 Variant make_variant(std::string name, std::string leaf, Stage stage, qat::BatchNormFolding folding,
                      const Options& options, const Tensor& images) {
@@ -116,13 +116,15 @@ Variant make_variant(std::string name, std::string leaf, Stage stage, qat::Batch
 
   qat::QATConfig config = qat::integer_only_config();
   config.bn_folding = folding;
+  if (stage == Stage::kLearnedStep) config.weight_quantizer = config.activation_quantizer = "lsq";
+  if (stage == Stage::kLearnedRange) config.weight_quantizer = config.activation_quantizer = "fp_d_xmax";
   qat::QATScheduler scheduler(variant.model.module, variant.model.forward, {images.slice(0, 0, 2)}, config,
                               variant.optimizer.get());
   scheduler.start_recording();
   if (stage == Stage::kRecording) return variant;
   variant.model(images);
   scheduler.start_training();
-  if (stage == Stage::kTraining) return variant;
+  if (stage != Stage::kTorchFakeQuantize) return variant;
   for (auto& [path, layer] : qat::nn::quantizable_layers(module)) {
     for (const auto id : layer->occupied_slots()) {
       if (auto affine = std::dynamic_pointer_cast<qat::AffineQuantizer>(layer->slot(id)))
@@ -174,6 +176,11 @@ int main(int argc, char** argv) {
   add("RECORDING, BN folded", "recording_folded_vs_float", Stage::kRecording, BatchNormFolding::kOnce);
   add("TRAINING, BN kept", "training_vs_float", Stage::kTraining, BatchNormFolding::kOff);
   add("TRAINING, BN folded", "training_folded_vs_float", Stage::kTraining, BatchNormFolding::kOnce);
+  add("TRAINING with lsq, BN kept", "lsq_training_vs_float", Stage::kLearnedStep, BatchNormFolding::kOff);
+  add("TRAINING with lsq, BN folded", "lsq_training_folded_vs_float", Stage::kLearnedStep,
+      BatchNormFolding::kOnce);
+  add("TRAINING with fp_d_xmax, BN kept", "fp_d_xmax_training_vs_float", Stage::kLearnedRange,
+      BatchNormFolding::kOff);
   add("torch::fake_quantize_*, BN kept", "torch_fake_quantize_vs_float", Stage::kTorchFakeQuantize,
       BatchNormFolding::kOff);
   add("torch::fake_quantize_*, BN folded", "torch_fake_quantize_folded_vs_float", Stage::kTorchFakeQuantize,
