@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Trains the model `cnn` on Fashion-MNIST in float (3 epochs) and from there with quantizers (1 epoch each), and prints the
+# mean test accuracy over seeds as a table: quantizers x widths of weights/activations.
+#   accuracy_table.sh [quantizers] [widths] [seeds]    e.g. accuracy_table.sh "lsq pact" "4/4 2/4" "0 1"
+# A quantizer may be WEIGHTS+ACTIVATIONS ("lsq+pact"). Runs that exist in build/accuracy are not repeated.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+quantizers=${1:-affine lsq lsq_plus tqt fp_d_xmax lsq+pact}
+widths=${2:-8/8 4/4 3/3 2/4 2/2}
+seeds=${3:-0 1}
+out=build/accuracy
+train=(build/release/bin/qat-train --data fashion-mnist --model cnn --batch-size 128 --momentum 0.9 --weight-decay 0.0005
+       --schedule cosine --record-batches 50 --input-bits 8)
+
+run() { # folder, options
+  [[ -f $1/summary.json ]] || "${train[@]}" --out "$@" >/dev/null
+}
+
+for seed in $seeds; do
+  run "$out/float-$seed" --seed "$seed" --float-epochs 3 --learning-rate 0.05 --qat-epochs 0
+  for quantizer in $quantizers; do
+    for width in $widths; do
+      run "$out/$quantizer-${width/\//-}-$seed" --seed "$seed" --init "$out/float-$seed/checkpoints/float.qat" \
+        --float-epochs 0 --qat-epochs 1 --qat-learning-rate 0.01 --weight-quantizer "${quantizer%+*}" \
+        --activation-quantizer "${quantizer#*+}" --weight-bits "${width%/*}" --activation-bits "${width#*/}"
+    done
+  done
+done
+
+python3 - "$out" "$quantizers" "$widths" "$seeds" <<'PY'
+import json, sys
+out, quantizers, widths, seeds = sys.argv[1], *(text.split() for text in sys.argv[2:])
+def accuracy(run, key):
+    return sum(100 * json.load(open(f"{out}/{run}-{seed}/summary.json"))[key] for seed in seeds) / len(seeds)
+base = accuracy("float", "float_accuracy")
+print(f"float {base:.2f} % (seeds {', '.join(seeds)})\n")
+print("| quantizer | " + " | ".join(widths) + " |\n|---" * 1 + "|---" * len(widths) + "|")
+for quantizer in quantizers:
+    row = [accuracy(f"{quantizer}-{width.replace('/', '-')}", "qat_accuracy") for width in widths]
+    print(f"| {quantizer} | " + " | ".join(f"{value:.2f} ({value - base:+.2f})" for value in row) + " |")
+PY
