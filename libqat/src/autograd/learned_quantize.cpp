@@ -324,7 +324,10 @@ Tensor quantize(const Tensor& input, const Grid& grid, Rounding rounding, const 
                 const Tensor& first, const Tensor& second, const Tensor& third) {
   if (input.numel() == 0) return input.clone();
   const auto x = dense(input);
-  const auto pass = make_pass(x, grid, rounding, activation);
+  const auto pass = [&] {
+    const torch::NoGradGuard no_grad;  // only values are read
+    return make_pass(x, grid, rounding, activation);
+  }();
   const bool learns =
       x.requires_grad() || first.requires_grad() || second.requires_grad() || third.requires_grad();
   if (torch::jit::tracer::isTracing() || !torch::GradMode::is_enabled() || !learns) return pass->values(x);
