@@ -30,6 +30,14 @@ OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) 
     TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
                 " of an earlier run: ", error.message());
   }
+  for (std::int64_t epoch = 1; std::filesystem::remove(path_ / quantized_checkpoint(epoch), error);)
+    ++epoch;
+  TORCH_CHECK(!error, "output folder ", path_.string(),
+              ": cannot remove a checkpoint of an earlier run: ", error.message());
+}
+
+std::string OutputFolder::quantized_checkpoint(std::int64_t epoch) {
+  return "checkpoints/qat-" + std::to_string(epoch) + ".qat";
 }
 
 void OutputFolder::write(std::string_view name, std::string_view content) const {

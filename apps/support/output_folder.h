@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@ class OutputFolder {
   /// The path of a file in the folder.
   std::filesystem::path file(std::string_view name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
+
+  /// The name of the checkpoint after a quantized epoch, counted from 1.
+  static std::string quantized_checkpoint(std::int64_t epoch);
 
   /// Writes a file to a temporary name, then renames it. Throws: c10::Error naming the file; nothing partial
   /// stays.

@@ -254,6 +254,14 @@ void RunConfig::validate() const {
         "or at least the batch size",
         limit, batch_size));
   weight_bits_by_layer();
+  const auto& weights = weight_quantizer.empty() ? quantizer : weight_quantizer;
+  const std::int64_t fewest = weights == "binary" ? 1 : 2;
+  const std::int64_t most =
+      weights == "binary" ? 1 : (weights == "ternary" ? 2 : (weights == "dorefa" ? 8 : 16));
+  if (weight_bits < fewest || weight_bits > most)
+    throw UsageError(
+        fmt::format("--weight-bits {} contradicts the weight quantizer {}: expected {}", weight_bits, weights,
+                    fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most)));
   const auto budget = [](const char* option, double kilobytes, const char* quantizer_option,
                          const std::string& family) {
     if (kilobytes > 0 && !has_learned_width(family))
@@ -262,8 +270,7 @@ void RunConfig::validate() const {
                       "fp_d_xmax or another fp_ or pow2_ family",
                       option, kilobytes, quantizer_option, family));
   };
-  budget("weight-budget-kb", weight_budget_kb, "the weight quantizer",
-         weight_quantizer.empty() ? quantizer : weight_quantizer);
+  budget("weight-budget-kb", weight_budget_kb, "the weight quantizer", weights);
   budget("activation-budget-kb", activation_budget_kb, "the activation quantizer",
          activation_quantizer.empty() ? quantizer : activation_quantizer);
   if (float_epochs == 0 && qat_epochs == 0)

@@ -49,7 +49,7 @@ struct RunConfig {
   double qat_learning_rate = 0;  ///< at the start of the QAT epochs; 0: a tenth of learning_rate.
   double quantizer_rate = 1;     ///< learned quantizer parameters train at this multiple of it.
   double momentum = 0.9;         ///< of sgd; the first beta of adam.
-  double weight_decay = 0.0005;  ///< L2 penalty of weights (not of biases, BatchNorm, quantizers).
+  double weight_decay = 0.0005;  ///< L2 penalty of weights, and of biases that folding makes.
   std::string schedule = "cosine";
 
   std::int64_t seed = 1;

@@ -131,7 +131,7 @@ class TrainingRun {
       row.weight_bits += fmt::format("{}{}:{}", row.weight_bits.empty() ? "" : " ", path, layer.bits);
     }
     if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
-    save_checkpoint(folder_.file(fmt::format("checkpoints/qat-{}.qat", epoch)).string(), *model_.module,
+    save_checkpoint(folder_.file(OutputFolder::quantized_checkpoint(epoch)).string(), *model_.module,
                     description().to_entries());
   }
 

@@ -49,9 +49,6 @@ std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQua
   return quantizer;
 }
 
-/// Eight magnitudes: codes in units of the smallest one fit 8 bits, and biases at its scale 32.
-constexpr std::int64_t kMostPowerOfTwoBits = 4;
-
 /// Bounds wide enough for any network; the width is limited by limit_bits.
 ParametricOptions wide_bounds(ParametricOptions options, std::int64_t bits) {
   options.n = Learnable{static_cast<double>(bits), 1, 16};
@@ -70,8 +67,7 @@ std::shared_ptr<Quantizer> parametric(std::string_view family, const AffineQuant
                                  .rounding = options.rounding,
                                  .axis = options.axis,
                                  .channels = channel_count(options, range)};
-  const bool pow2 = is_power_of_two(wanted.kind);
-  const std::int64_t bits = pow2 ? std::min(options.range.bits(), kMostPowerOfTwoBits) : options.range.bits();
+  const std::int64_t bits = most_bits(family, options.range.bits());
   auto quantizer = std::make_shared<ParametricQuantizer>(wide_bounds(wanted, bits));
   quantizer->start_from(range, bits);
   quantizer->limit_bits(bits);
@@ -99,6 +95,10 @@ const std::vector<std::string>& weight_quantizer_names() {
 
 bool has_learned_width(std::string_view family) {
   return family.starts_with("fp_") || family.starts_with("pow2_");
+}
+
+std::int64_t most_bits(std::string_view family, std::int64_t bits) {
+  return family.starts_with("pow2_") ? std::min<std::int64_t>(bits, 4) : bits;
 }
 
 std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,

@@ -202,7 +202,9 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
       const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
       const auto range = upper.detach();
       const auto fits = torch::floor(range / d.detach()) <= most_codes;
-      d = torch::where(fits, d, replaced(d, detail::power_of_two_above(range / most_codes)));
+      // The smallest power of two with floor(range / d) <= most_codes.
+      const auto coarser = 2 * detail::power_of_two_below(range / (most_codes + 1));
+      d = torch::where(fits, d, replaced(d, coarser));
     }
   } else {
     const auto levels = torch::exp2(limited_width()) - 1;
@@ -357,6 +359,24 @@ Tensor ParametricQuantizer::bit_count() const {
   }
   bits = bits.max();
   return bits.item<double>() > fewest ? bits : bits.detach().clamp_min(fewest);
+}
+
+void ParametricQuantizer::clip_gradients() {
+  const auto parameters = named_parameters();
+  const bool pow2 = options_.kind == ParametricKind::kPow2XminXmax;
+  if (!pow2 && options_.kind != ParametricKind::kFpDXmax) return;
+  const auto smaller = parameters[pow2 ? "xmin" : "d"];
+  // Weak: a hook that held the parameter would keep it alive for ever.
+  const c10::weak_intrusive_ptr<c10::TensorImpl> weak(smaller.getIntrusivePtr());
+  for (const auto& parameter : parameters) {
+    if (!parameter.value().requires_grad()) continue;
+    parameter.value().register_hook([weak](const Tensor& gradient) {
+      const auto pointer = weak.lock();
+      if (!pointer) return gradient;
+      const auto limit = Tensor(pointer).detach().abs();
+      return torch::minimum(torch::maximum(gradient, -limit), limit);
+    });
+  }
 }
 
 void ParametricQuantizer::hold_in_bounds() {

@@ -183,6 +183,8 @@ void QATConfig::validate() const {
   TORCH_CHECK_VALUE(weight_bits == fixed, "QATConfig: weight_bits is ", weight_bits, ", but ",
                     weight_quantizer, " weights have ", fixed, "; set weight_bits to ", fixed);
   if (weight_quantizer != "binary") check_bits("weight_bits", weight_bits);
+  TORCH_CHECK_VALUE(weight_quantizer != "dorefa" || weight_bits <= 8, "QATConfig: weight_bits is ",
+                    weight_bits, "; dorefa weights have 2 to 8");
   check_bits("activation_bits", activation_bits);
   if (input_bits != 0) check_bits("input_bits", input_bits);
   for (const auto& [path, bits] : layer_weight_bits)

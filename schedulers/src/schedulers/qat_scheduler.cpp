@@ -107,6 +107,7 @@ QATScheduler::QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunc
   TORCH_CHECK_VALUE(!layers.empty(), "QATScheduler: ", model_->name(),
                     " has no qat::nn layer; build it with `namespace nn = qat::nn;`");
   check_class_names(config_, layers);
+  detail::check_layer_bits(layers, config_);
 }
 
 void QATScheduler::step() {
@@ -165,7 +166,7 @@ void QATScheduler::start_training() {
   const LayerMap layers = detail::layer_map(*model_);
   const auto budgets = std::make_shared<detail::Budgets>(
       detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
-                      detail::budgeted_activations(placement, graph, config_)});
+                      detail::budgeted_activations(placement, layers, graph, config_)});
   detail::check_budgets(budgets->weights, budgets->activations, config_);
   detail::fill_with_quantizers(placement, layers, config_);
   release_parameters();
@@ -177,9 +178,20 @@ void QATScheduler::start_training() {
                                 config_.quantizer_learning_rate_scale);
   }
   budgets_ = budgets;
+  clip_quantizer_gradients();
   graph_ = std::move(graph);
   phase_ = Phase::kTraining;
   after_optimizer_step();
+}
+
+void QATScheduler::clip_quantizer_gradients() {
+  if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
+  for (const auto& [path, layer] : detail::layer_map(*model_)) {
+    for (const nn::SlotId id : layer->occupied_slots()) {
+      if (const auto quantizer = std::dynamic_pointer_cast<ParametricQuantizer>(layer->slot(id)))
+        quantizer->clip_gradients();
+    }
+  }
 }
 
 void QATScheduler::after_optimizer_step() {
@@ -208,7 +220,7 @@ void QATScheduler::check() const {
   const auto placement =
       detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded_paths(folds));
   detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_),
-                        detail::budgeted_activations(placement, graph, config_), config_);
+                        detail::budgeted_activations(placement, layers, graph, config_), config_);
 }
 
 void QATScheduler::hold_parameters() {
@@ -275,7 +287,8 @@ void QATScheduler::restore(const std::string& text) {
     const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
     budgets_ = std::make_shared<detail::Budgets>(
         detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
-                        detail::budgeted_activations(placement, graph, config_)});
+                        detail::budgeted_activations(placement, layers, graph, config_)});
+    clip_quantizer_gradients();
   }
   phase_ = phase;
   iteration_ = json["iteration"].get<std::int64_t>();

@@ -1,6 +1,7 @@
 #include "schedulers/width_budget.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +35,13 @@ std::vector<WidthRequest> requests_of(const std::vector<BudgetedSlot>& slots) {
   for (const auto& each : slots)
     requests.push_back(each.request);
   return requests;
+}
+
+/// A quantizer that the user put into the slot keeps its width, unless that learns.
+void fix_width_set_by_hand(WidthRequest& request, const std::shared_ptr<TensorModule>& content) {
+  const auto quantizer = std::dynamic_pointer_cast<Quantizer>(content);
+  if (quantizer && !std::dynamic_pointer_cast<ParametricQuantizer>(content))
+    request.min_bits = request.max_bits = quantizer->bits();
 }
 
 /// Elements of one sample of the tensor that a slot sees.
@@ -81,7 +89,7 @@ void limit_widths(std::vector<BudgetedSlot>& slots, const LayerMap& layers, doub
 }
 
 /// The most bits of a tensor within a limit for each tensor.
-std::int64_t most_bits(const WidthRequest& request, std::int64_t bytes) {
+std::int64_t widest_within(const WidthRequest& request, std::int64_t bytes) {
   std::int64_t bits = request.max_bits;
   while (bits > 0 && packed_code_bytes(request.count, bits) > bytes)
     --bits;
@@ -121,17 +129,19 @@ std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const Lay
     WidthRequest request;
     request.count = weight.numel();
     request.fixed_bytes = 4 * (scales + biases);
-    request.max_bits = configured(config.layer_weight_bits, slot.layer, config.weight_bits);
+    request.max_bits = most_bits(config.weight_quantizer,
+                                 configured(config.layer_weight_bits, slot.layer, config.weight_bits));
     request.min_bits =
         std::min(request.max_bits, fewest_bits(config.weight_quantizer, true, false, request.max_bits));
     request.name = slot.layer;
+    fix_width_set_by_hand(request, layer.slot(slot.id));
     result.push_back({slot, request});
   }
   return result;
 }
 
-std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const Graph& graph,
-                                               const QATConfig& config) {
+std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const LayerMap& layers,
+                                               const Graph& graph, const QATConfig& config) {
   std::vector<BudgetedSlot> result;
   for (const ScaleGroup& group : placement.activations) {
     WidthRequest request;
@@ -142,14 +152,30 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
     }
     const PlacedSlot& owner = group.front();
     const bool is_input = owner.id.kind == nn::SlotId::Kind::kInput && config.input_bits != 0;
-    request.max_bits = configured(config.layer_activation_bits, owner.layer,
-                                  is_input ? config.input_bits : config.activation_bits);
+    request.max_bits = most_bits(config.activation_quantizer,
+                                 configured(config.layer_activation_bits, owner.layer,
+                                            is_input ? config.input_bits : config.activation_bits));
     request.min_bits =
         std::min(request.max_bits, fewest_bits(config.activation_quantizer, false, true, request.max_bits));
     request.name = slot_path(owner);
+    fix_width_set_by_hand(request, layers.at(owner.layer)->slot(owner.id));
     result.push_back({owner, request});
   }
   return result;
+}
+
+void check_layer_bits(const LayerMap& layers, const QATConfig& config) {
+  const auto check = [&](const char* field, const std::map<std::string, std::int64_t>& bits) {
+    for (const auto& [path, width] : bits) {
+      std::vector<std::string> paths;
+      for (const auto& [known, layer] : layers)
+        paths.push_back(known);
+      TORCH_CHECK_VALUE(layers.contains(path), "QATConfig: ", field, " names the layer \"", path,
+                        "\", but the model has ", fmt::format("{}", fmt::join(paths, ", ")));
+    }
+  };
+  check("layer_weight_bits", config.layer_weight_bits);
+  check("layer_activation_bits", config.layer_activation_bits);
 }
 
 void check_budgets(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,
@@ -178,7 +204,7 @@ void project_widths(std::vector<BudgetedSlot> weights, std::vector<BudgetedSlot>
   const bool is_sum = config.activation_budget == ActivationBudget::kSum;
   if (config.activation_budget_kb > 0 && !is_sum) {
     for (auto& each : activations)
-      each.request.max_bits = most_bits(each.request, budget_bytes(config.activation_budget_kb));
+      each.request.max_bits = widest_within(each.request, budget_bytes(config.activation_budget_kb));
   }
   limit_widths(activations, layers, is_sum ? config.activation_budget_kb : 0.0);
 }

@@ -30,8 +30,11 @@ std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const Lay
                                            const std::vector<nn::FoldReport>& folds, const QATConfig& config);
 /// The quantized activations of one sample. Tensors that share a scale count together (for the largest: the
 /// largest).
-std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const Graph& graph,
-                                               const QATConfig& config);
+std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const LayerMap& layers,
+                                               const Graph& graph, const QATConfig& config);
+
+/// Throws: c10::ValueError if the configuration names a layer that the model does not have.
+void check_layer_bits(const LayerMap& layers, const QATConfig& config);
 
 /// Throws: c10::ValueError if a budget cannot be met with any widths, naming the smallest size in kB.
 void check_budgets(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,

@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ const std::vector<std::string>& weight_quantizer_names();
 const std::vector<std::string>& activation_quantizer_names();
 /// Whether the width of that family learns.
 bool has_learned_width(std::string_view family);
+
+/// The most bits that a family uses where `bits` are asked for: 4 for power-of-two families (eight
+/// magnitudes: codes in units of the smallest one fit 8 bits, and biases at its scale 32), `bits` for others.
+std::int64_t most_bits(std::string_view family, std::int64_t bits);
 
 /// A quantizer of a family, with its start values.
 ///

@@ -124,6 +124,12 @@ class ParametricQuantizer : public Quantizer {
   /// rounding as the identity (uniform_bits in qat/numerics/bit_budget.h); pow2: pow2_bits. float64, [].
   torch::Tensor bit_count() const;
 
+  /// From now on the gradients of the learnables are clipped to [-d, d] (pow2_xmin_xmax: [-xmin, xmin]) as
+  /// they arrive, so that the penalty of a budget cannot throw them far (the paper's program, in constrained
+  /// runs). fp_d_xmax and pow2_xmin_xmax only; others keep their gradients. Not part of a checkpoint: the
+  /// scheduler asks for it again.
+  void clip_gradients();
+
   /// The grid in use, differentiable by the parameters.
   /// Throws: c10::Error if the kind is of the other family (see is_power_of_two).
   UniformGrid uniform_grid() const;

@@ -106,6 +106,7 @@ class QATScheduler {
   }
   void hold_parameters();
   void release_parameters();
+  void clip_quantizer_gradients();
 
   std::shared_ptr<torch::nn::Module> model_;
   ForwardFunction forward_;
