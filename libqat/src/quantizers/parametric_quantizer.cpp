@@ -202,7 +202,8 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
       const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
       const auto range = upper.detach();
       const auto fits = torch::floor(range / d.detach()) <= most_codes;
-      d = torch::where(fits, d, replaced(d, detail::power_of_two_above(range / most_codes)));
+      // The finest d with range / d < most_codes + 1.
+      d = torch::where(fits, d, replaced(d, 2 * detail::power_of_two_below(range / (most_codes + 1))));
     }
   } else {
     const auto levels = torch::exp2(limited_width()) - 1;
