@@ -21,11 +21,14 @@ namespace {
 RunResult example_result() {
   RunResult result;
   result.phase = "TRAINING";
-  result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5}, {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0}};
+  result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5, 0, ""},
+                 {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3"}};
   result.float_accuracy = 0.75;
   result.qat_accuracy = 0.85;
   result.deployed_accuracy = 0.85;
   result.size_bytes = 79000;
+  result.packed_bytes = 40000;
+  result.config.weight_budget_kb = 39.5;
   result.float_size_bytes = 310000;
   result.digest = "abc";
   result.codes_compared = 1000;
@@ -45,11 +48,15 @@ TEST_CASE("An output folder replaces the files of an earlier run and leaves othe
     folder.write("notes.txt", "mine");
     folder.write("model.torchscript.pt.sha256", "old");
     folder.write("checkpoints/float.qat", "old");
+    folder.write("checkpoints/qat-3.qat", "old");
+    folder.write("checkpoints/mine.qat", "mine");
   }
   const OutputFolder folder(path);
   CHECK_FALSE(std::filesystem::exists(path / "summary.json"));
   CHECK_FALSE(std::filesystem::exists(path / "model.torchscript.pt.sha256"));
   CHECK_FALSE(std::filesystem::exists(path / "checkpoints/float.qat"));
+  CHECK_FALSE(std::filesystem::exists(path / "checkpoints/qat-3.qat"));  // its run may have had more epochs
+  CHECK(std::filesystem::exists(path / "checkpoints/mine.qat"));
   CHECK(std::filesystem::exists(path / "notes.txt"));
 }
 
@@ -64,15 +71,18 @@ TEST_CASE("A file that cannot be written is named and leaves nothing behind", "[
 
 TEST_CASE("metrics.csv has a row for each epoch", "[apps]") {
   CHECK(metrics_csv(example_result().rows) ==
-        "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds\n"
-        "float,1,0.500000,0.800000,0.750000,0.1,12.500\n"
-        "qat,1,0.250000,0.900000,0.850000,0.01,13.000\n");
+        "phase,epoch,loss,train_accuracy,test_accuracy,learning_rate,seconds,packed_bytes,"
+        "weight_bits\n"
+        "float,1,0.500000,0.800000,0.750000,0.1,12.500,0,\n"
+        "qat,1,0.250000,0.900000,0.850000,0.01,13.000,4321,conv1:4 fc:3\n");
 }
 
 TEST_CASE("summary.json holds the result by name", "[apps]") {
   const auto values = nlohmann::json::parse(summary_json(example_result()));
   CHECK(values["qat_accuracy"] == 0.85);
   CHECK(values["size_bytes"] == 79000);
+  CHECK(values["packed_bytes"] == 40000);
+  CHECK(values["weight_budget_bytes"] == 39.5 * 1024);
   CHECK(values["seconds_per_step"]["training"] == 0.2);
   CHECK_FALSE(values["seconds_per_step"].contains("recording"));
 }

@@ -1,10 +1,10 @@
 #include "data_files.h"
 #include "program_runner.h"
+#include "small_run.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
 #include "support/catch.h"
@@ -24,27 +24,6 @@ constexpr const char* kFiles[] = {"config.toml",
                                   "model.torchscript.pt.sha256",
                                   "checkpoints/float.qat"};
 
-std::string content(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-json summary(const std::filesystem::path& folder) {
-  return json::parse(content(folder / "summary.json"));
-}
-
-/// A small run of two epochs on synthetic data.
-std::vector<std::string> small_run(const std::filesystem::path& out) {
-  return {"--data",       "synthetic", "--model",          "lenet", "--float-epochs", "1",
-          "--qat-epochs", "1",         "--record-batches", "2",     "--limit",        "256",
-          "--batch-size", "32",        "--threads",        "1",     "--seed",         "5",
-          "--out",        out.string()};
-}
-
-ProgramOutcome train(std::vector<std::string> arguments) {
-  return run_built_program("qat-train", arguments);
-}
-
 /// The run that most cases look at; it is made once.
 struct FinishedRun {
   TemporaryFolder folder;
@@ -55,13 +34,6 @@ struct FinishedRun {
 const FinishedRun& finished_run() {
   static const FinishedRun run;
   return run;
-}
-
-double evaluated_accuracy(const std::filesystem::path& file) {
-  const auto outcome = run_built_program("qat-eval", {file.string(), "--json", "--threads", "1"});
-  INFO(outcome.standard_error);
-  REQUIRE(outcome.status == 0);
-  return json::parse(outcome.standard_output)["accuracy"].get<double>();
 }
 
 }  // namespace
@@ -86,6 +58,9 @@ TEST_CASE("case 122: wrong options end with status 2 and make no output folder",
                                                        {"--weight-bits", "1.5"},
                                                        {"--weight-bits", "-3"},
                                                        {"--activation-bits", "99"},
+                                                       {"--quantizer", "pact"},
+                                                       {"--weight-budget-kb", "20"},
+                                                       {"--layer-weight-bits", "fc1"},
                                                        {"--set", "momentun=0.9"},
                                                        {"--config", "/no/such.toml"},
                                                        {"--data", "synthetic", "--data-path", "/tmp"},
@@ -169,9 +144,7 @@ TEST_CASE("qat-eval finds the accuracies of the summary in the files", "[apps]")
 
 TEST_CASE("Ranges alone quantize a model where there is no epoch to train", "[apps]") {
   const TemporaryFolder folder;
-  auto arguments = small_run(folder.path() / "out");
-  *(std::find(arguments.begin(), arguments.end(), "--qat-epochs") + 1) = "0";
-  const auto outcome = train(arguments);
+  const auto outcome = train(small_run_with(folder.path() / "out", {"--qat-epochs", "0"}));
   INFO(outcome.standard_error);
   REQUIRE(outcome.status == 0);
   CHECK(summary(folder.path() / "out")["phase"] == "TRAINING");

@@ -3,6 +3,10 @@
 #include "usage_text.h"
 #include <qat/schedulers/qat_config.h>
 
+#include <cstdint>
+#include <map>
+#include <string>
+
 #include "support/catch.h"
 #include "support/models.h"
 
@@ -21,13 +25,25 @@ RunConfig unusual_config() {
   config.augment = true;
   config.model = "mobilenet";
   config.preset = "tensorrt";
+  config.quantizer = "lsq";
+  config.weight_quantizer = "fp_d_xmax";
+  config.activation_quantizer = "pow2_xmin_xmax";
   config.weight_bits = 4;
   config.activation_bits = 5;
+  config.input_bits = 6;
+  config.layer_weight_bits = "conv=4,block.fc=16";
+  config.weight_budget_kb = 12.5;
+  config.activation_budget_kb = 3;
+  config.activation_budget = "largest";
+  config.budget_penalty = 0.25;
+  config.init = "a folder/float.qat";
   config.float_epochs = 0;
   config.record_batches = 7;
   config.qat_epochs = 11;
   config.optimizer = "adam";
   config.learning_rate = 0.1 + 0.2;  // needs all its digits
+  config.qat_learning_rate = 0.003;
+  config.quantizer_rate = 0.5;
   config.momentum = 1e-7;
   config.weight_decay = 0;
   config.schedule = "step";
@@ -50,7 +66,6 @@ TEST_CASE("Every key of a configuration survives the way through its file", "[ap
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     INFO(setting.key);
-    if (setting.key == "quantizer") continue;               // there is one family to choose from
     CHECK(setting.text(config) != setting.text(defaults));  // or this test would not notice a lost key
   }
   CHECK(from_toml(config.to_toml()) == config);
@@ -76,7 +91,7 @@ TEST_CASE("A file with a fault is refused with its line", "[apps]") {
   CHECK_THAT(text("seed = 1\nweight_bitz = 8\n"),
              Contains("run.toml:2") && Contains("weight_bitz") && Contains("weight_bits"));
   CHECK_THAT(text("weight_bits = 1.5"),
-             Contains("run.toml:1") && Contains("1.5") && Contains("from 2 to 16"));
+             Contains("run.toml:1") && Contains("1.5") && Contains("from 1 to 16"));
   CHECK_THAT(text("weight_bits = [8]"), Contains("weight_bits") && Contains("list"));
   CHECK_THAT(text("[weight_bits]\nx = 1"), Contains("weight_bits") && Contains("table"));
   CHECK_THAT(text("augment = 1"), Contains("augment") && Contains("true or false"));
@@ -94,12 +109,12 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
     std::string value;
     std::string allowed;
   };
-  const auto wrong = GENERATE(values<Wrong>({{"weight_bits", "0", "from 2 to 16"},
-                                             {"weight_bits", "1.5", "from 2 to 16"},
+  const auto wrong = GENERATE(values<Wrong>({{"weight_bits", "0", "from 1 to 16"},
+                                             {"weight_bits", "1.5", "from 1 to 16"},
                                              {"activation_bits", "-3", "from 2 to 16"},
                                              {"activation_bits", "99", "from 2 to 16"},
-                                             {"weight_bits", "8 bits", "from 2 to 16"},
-                                             {"weight_bits", "", "from 2 to 16"},
+                                             {"weight_bits", "8 bits", "from 1 to 16"},
+                                             {"weight_bits", "", "from 1 to 16"},
                                              {"seed", "99999999999999999999", "from 0 up"},
                                              {"record_batches", "0", "from 1 to 1000000"},
                                              {"learning_rate", "nan", "from 0 up"},
@@ -107,6 +122,23 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
                                              {"learning_rate", "-0.1", "from 0 up"},
                                              {"momentum", "1", "below 1"},
                                              {"optimizer", "lion", "sgd, adam"},
+                                             {"quantizer", "lsqq", "lsq_plus"},
+                                             {"quantizer", "pact", "fp_d_xmax"},
+                                             {"quantizer", "binary", "fp_d_xmax"},
+                                             {"quantizer", "", "affine, lsq"},
+                                             {"weight_quantizer", "pact", "ternary"},
+                                             {"activation_quantizer", "dorefa", "pact"},
+                                             {"input_bits", "0", "from 2 to 16"},
+                                             {"input_bits", "17", "from 2 to 16"},
+                                             {"weight_budget_kb", "-1", "from 0 up"},
+                                             {"weight_budget_kb", "nan", "from 0 up"},
+                                             {"weight_budget_kb", "inf", "from 0 up"},
+                                             {"weight_budget_kb", "12 kB", "from 0 up"},
+                                             {"activation_budget_kb", "-0.5", "from 0 up"},
+                                             {"activation_budget", "mean", "sum, largest"},
+                                             {"budget_penalty", "-1", "from 0 up"},
+                                             {"qat_learning_rate", "fast", "from 0 up"},
+                                             {"quantizer_rate", "-1", "from 0 up"},
                                              {"model", "resnet9", "resnet8"},
                                              {"augment", "yes", "true or false"}}));
   RunConfig config;
@@ -120,7 +152,7 @@ TEST_CASE("validate checks values that were assigned in code", "[apps]") {
   RunConfig config;
   config.weight_bits = 99;
   CHECK_THAT(usage_text([&] { config.validate(); }),
-             Contains("weight_bits") && Contains("99") && Contains("from 2 to 16"));
+             Contains("weight_bits") && Contains("99") && Contains("from 1 to 16"));
 }
 
 TEST_CASE("case 122: values that contradict each other are refused with both names", "[apps]") {
@@ -132,6 +164,52 @@ TEST_CASE("case 122: values that contradict each other are refused with both nam
   CHECK_NOTHROW(from_toml("limit = 11\nbatch_size = 11").validate());
   CHECK_THAT(text("float_epochs = 0\nqat_epochs = 0"),
              Contains("--float-epochs 0") && Contains("--qat-epochs 0"));
+}
+
+TEST_CASE("case 88: budgets need a family whose width learns, on the side that they limit", "[apps]") {
+  const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml).validate(); }); };
+  CHECK_THAT(text("weight_budget_kb = 12.5"),
+             Contains("--weight-budget-kb 12.5") && Contains("affine") && Contains("fp_d_xmax"));
+  CHECK_THAT(text("quantizer = 'fp_d_xmax'\nweight_quantizer = 'lsq'\nweight_budget_kb = 1"),
+             Contains("--weight-budget-kb") && Contains("weight quantizer lsq"));
+  CHECK_THAT(text("weight_quantizer = 'fp_d_xmax'\nactivation_budget_kb = 1"),
+             Contains("--activation-budget-kb 1") && Contains("activation quantizer affine"));
+  CHECK_NOTHROW(
+      from_toml("quantizer = 'fp_d_xmax'\nweight_budget_kb = 1\nactivation_budget_kb = 1").validate());
+  CHECK_NOTHROW(from_toml("weight_quantizer = 'pow2_xmin_xmax'\nweight_budget_kb = 1").validate());
+  CHECK_NOTHROW(from_toml("activation_quantizer = 'fp_n_m'\nactivation_budget_kb = 1").validate());
+}
+
+TEST_CASE("case 88: a width that the weights' family cannot have is refused with both options", "[apps]") {
+  const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml).validate(); }); };
+  CHECK_THAT(text("weight_bits = 1"), Contains("--weight-bits 1") && Contains("affine"));
+  CHECK_THAT(text("weight_quantizer = 'binary'\nweight_bits = 8"),
+             Contains("--weight-bits 8") && Contains("binary"));
+  CHECK_THAT(text("weight_quantizer = 'ternary'\nweight_bits = 8"),
+             Contains("--weight-bits 8") && Contains("ternary"));
+  CHECK_NOTHROW(from_toml("weight_quantizer = 'binary'\nweight_bits = 1").validate());
+  CHECK_NOTHROW(from_toml("weight_quantizer = 'ternary'\nweight_bits = 2").validate());
+}
+
+TEST_CASE("Widths of layers are a list of paths and bits", "[apps]") {
+  const auto parsed = [](const std::string& list) {
+    RunConfig config;
+    config.layer_weight_bits = list;
+    return config.weight_bits_by_layer();
+  };
+  using Widths = std::map<std::string, std::int64_t>;
+  CHECK(parsed("").empty());
+  CHECK(parsed("conv=8") == Widths{{"conv", 8}});
+  CHECK(parsed("block1.conv1=2,fc=16") == Widths{{"block1.conv1", 2}, {"fc", 16}});
+  for (const std::string wrong : {"conv", "=4", "conv=", "conv=1", "conv=17", "conv=-3", "conv=4.5",
+                                  "conv=4 ", ",", "conv=4,,fc=8", "conv=4;fc=8"}) {
+    INFO(wrong);
+    CHECK_THAT(usage_text([&] { parsed(wrong); }),
+               Contains("--layer-weight-bits " + wrong) && Contains("conv=8,fc=8"));
+    RunConfig config;
+    config.layer_weight_bits = wrong;
+    CHECK_THAT(usage_text([&] { config.validate(); }), Contains("--layer-weight-bits"));
+  }
 }
 
 TEST_CASE("A suggestion names the nearest word and keeps silent when none is near", "[apps]") {

@@ -1,0 +1,89 @@
+// Programs with learned quantizers, budgets and a start from a checkpoint.
+#include "data_files.h"
+#include "small_run.h"
+
+#include <cstdint>
+
+#include "support/catch.h"
+
+using namespace qat::apps::testing;
+using Catch::Matchers::Contains;
+
+TEST_CASE("A budget for the weights is kept to the last file", "[apps]") {
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  // 61470 weights; 236 scales and biases. 8 bits take 61.9 kB.
+  const auto outcome = train(
+      small_run_with(out, {"--quantizer", "fp_d_xmax", "--weight-budget-kb", "20", "--qat-epochs", "2"}));
+  INFO(outcome.standard_error);
+  REQUIRE(outcome.status == 0);
+  const auto values = summary(out);
+  CHECK(values["packed_bytes"].get<std::int64_t>() <= 20 * 1024);
+  CHECK(values["packed_bytes"].get<std::int64_t>() >= 17256);
+  CHECK(values["weight_budget_bytes"] == 20 * 1024);
+  CHECK(values["codes_different"] == 0);
+  CHECK(values["largest_output_difference"] == 0.0);
+  const auto metrics = content(out / "metrics.csv");
+  CHECK_THAT(metrics, Contains(",packed_bytes,weight_bits\n") && Contains("conv1:") && Contains(" fc3:"));
+  CHECK_THAT(metrics, Contains("," + std::to_string(values["packed_bytes"].get<std::int64_t>()) + ",conv1:"));
+  CHECK(evaluated_accuracy(out / "model.qat") == values["qat_accuracy"].get<double>());
+  CHECK(evaluated_accuracy(out / "checkpoints/qat-2.qat") == values["qat_accuracy"].get<double>());
+  CHECK(std::filesystem::exists(out / "checkpoints/qat-1.qat"));
+}
+
+TEST_CASE("A budget that no widths keep is refused before training with the smallest one", "[apps]") {
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  const auto outcome = train(small_run_with(out, {"--quantizer", "fp_d_xmax", "--weight-budget-kb", "16"}));
+  INFO(outcome.standard_error);
+  CHECK((outcome.status == 1 || outcome.status == 2));
+  CHECK_THAT(outcome.standard_error, Contains("error: ") && Contains("budget") && Contains("17256 bytes") &&
+                                         Contains("16.8516 kB") && !Contains("epoch"));
+  CHECK_FALSE(std::filesystem::exists(out));
+  const auto smallest =
+      train(small_run_with(out, {"--quantizer", "fp_d_xmax", "--weight-budget-kb", "16.8516"}));
+  INFO(smallest.standard_error);
+  REQUIRE(smallest.status == 0);
+  CHECK(summary(out)["packed_bytes"] == 17256);
+}
+
+TEST_CASE("Learned steps of 4 bits deploy to the same predictions", "[apps]") {
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  const auto outcome =
+      train(small_run_with(out, {"--quantizer", "lsq", "--weight-bits", "4", "--activation-bits", "4"}));
+  INFO(outcome.standard_error);
+  REQUIRE(outcome.status == 0);
+  const auto values = summary(out);
+  CHECK(values["codes_different"] == 0);
+  CHECK(values["packed_bytes"] == 75 + 1200 + 24000 + 5040 + 420 + 8 * 236);
+  CHECK_THAT(content(out / "metrics.csv"), Contains("conv1:4 conv2:4 fc1:4 fc2:4 fc3:4"));
+}
+
+TEST_CASE("A run starts from the checkpoint of another", "[apps]") {
+  const TemporaryFolder folder;
+  const auto first = folder.path() / "first";
+  REQUIRE(train(small_run(first)).status == 0);
+  const auto out = folder.path() / "out";
+  const auto start = (first / "checkpoints/float.qat").string();
+  const auto outcome = train(small_run_with(
+      out, {"--init", start, "--float-epochs", "0", "--quantizer", "lsq", "--layer-weight-bits", "conv1=4"}));
+  INFO(outcome.standard_error);
+  REQUIRE(outcome.status == 0);
+  CHECK(summary(out)["float_accuracy"] == summary(first)["float_accuracy"]);
+  CHECK(summary(out)["codes_different"] == 0);
+  CHECK_THAT(content(out / "metrics.csv"), Contains("conv1:4 conv2:8") && !Contains("\nfloat,"));
+
+  const TemporaryFolder other;  // what cannot be a start is refused before anything is made
+  const auto refused = other.path() / "out";
+  for (const auto& options :
+       std::vector<std::vector<std::string>>{{"--init", "/no/such/float.qat"},
+                                             {"--init", start, "--model", "mlp"},
+                                             {"--init", (first / "model.qat").string()}}) {
+    const auto ended = train(small_run_with(refused, options));
+    INFO(ended.standard_error);
+    CHECK(ended.status == 1);
+    CHECK_THAT(ended.standard_error, Contains(options[1]) && !Contains("epoch") && !Contains("frame #"));
+    CHECK_FALSE(std::filesystem::exists(refused));
+  }
+}
