@@ -30,8 +30,11 @@ OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) 
     TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
                 " of an earlier run: ", error.message());
   }
-  for (std::int64_t epoch = 1; std::filesystem::remove(path_ / quantized_checkpoint(epoch), error);)
-    ++epoch;
+  for (const auto& entry : std::filesystem::directory_iterator(path_ / "checkpoints", error)) {
+    const auto name = entry.path().filename().string();
+    if (name.starts_with("qat-") && name.ends_with(".qat") && !error)
+      std::filesystem::remove(entry.path(), error);
+  }
   TORCH_CHECK(!error, "output folder ", path_.string(),
               ": cannot remove a checkpoint of an earlier run: ", error.message());
 }

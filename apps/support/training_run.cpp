@@ -2,6 +2,7 @@
 
 #include <qat/export/torchscript.h>
 #include <qat/nn/packed_weights.h>
+#include <qat/nn/quantizable_layer.h>
 #include <qat/schedulers/checkpoint.h>
 #include <qat/schedulers/qat_scheduler.h>
 
@@ -70,7 +71,13 @@ class TrainingRun {
   /// Model and budgets, checked before anything is removed or trained.
   static Model initial_model(const RunConfig& config, const Dataset& dataset) {
     auto model = make_model(config.model, dataset.sample_shape(), dataset.classes);
-    if (!config.init.empty()) load_checkpoint(config.init, *model.module);
+    if (config.init.empty()) return model;
+    load_checkpoint(config.init, *model.module);
+    for (const auto& [path, layer] : nn::quantizable_layers(*model.module)) {
+      TORCH_CHECK(
+          layer->occupied_slots().empty(), "--init ", config.init, ": ", layer->describe(),
+          " is quantized already; expected a checkpoint of a float model, such as checkpoints/float.qat");
+    }
     return model;
   }
 

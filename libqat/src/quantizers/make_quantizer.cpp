@@ -35,8 +35,11 @@ std::shared_ptr<Quantizer> affine(const AffineQuantizerOptions& options, const V
 
 std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQuantizerOptions& options,
                                         const ValueRange& range, const torch::Tensor& weight) {
+  // An offset would give weights a zero point; the paper keeps them symmetric.
+  const auto kind =
+      weight.defined() && family == "lsq_plus" ? LearnedStepKind::kLsq : parse_learned_step_kind(family);
   auto quantizer =
-      std::make_shared<LearnedStepQuantizer>(LearnedStepOptions{.kind = parse_learned_step_kind(family),
+      std::make_shared<LearnedStepQuantizer>(LearnedStepOptions{.kind = kind,
                                                                 .range = options.range,
                                                                 .rounding = options.rounding,
                                                                 .axis = options.axis,

@@ -59,6 +59,20 @@ std::int64_t elements(const PlacedSlot& slot, const Graph& graph) {
   return count;
 }
 
+/// Whether the quantizer of these slots has, or will get, signed codes; before anything is recorded: whether
+/// it must.
+bool may_be_negative(const ScaleGroup& group, const LayerMap& layers, const QATConfig& config) {
+  if (config.activation_range == ActivationRange::kSigned) return true;
+  for (const PlacedSlot& slot : group) {
+    const auto content = layers.at(slot.layer)->slot(slot.id);
+    const auto recorder = std::dynamic_pointer_cast<Recorder>(content);
+    if (recorder && recorder->recorded() > 0 && recorder->range().min.item<float>() < 0.0F) return true;
+    const auto parametric = std::dynamic_pointer_cast<ParametricQuantizer>(content);
+    if (parametric && parametric->options().is_signed) return true;
+  }
+  return false;
+}
+
 void set_limit(const BudgetedSlot& each, const LayerMap& layers, std::int64_t bits) {
   if (const auto quantizer = learned(each, layers))
     quantizer->limit_bits(std::max(bits, quantizer->fewest_bits()));
@@ -155,8 +169,9 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
     request.max_bits = most_bits(config.activation_quantizer,
                                  configured(config.layer_activation_bits, owner.layer,
                                             is_input ? config.input_bits : config.activation_bits));
-    request.min_bits =
-        std::min(request.max_bits, fewest_bits(config.activation_quantizer, false, true, request.max_bits));
+    request.min_bits = std::min(
+        request.max_bits, fewest_bits(config.activation_quantizer, may_be_negative(group, layers, config),
+                                      true, request.max_bits));
     request.name = slot_path(owner);
     fix_width_set_by_hand(request, layers.at(owner.layer)->slot(owner.id));
     result.push_back({owner, request});

@@ -19,7 +19,7 @@ namespace qat {
 /// |---|---|---|---|
 /// | affine | both | fixed | nothing |
 /// | lsq, tqt | both | fixed | scale |
-/// | lsq_plus | both | fixed | scale, offset |
+/// | lsq_plus | both | fixed | scale, offset (weights: scale, as lsq) |
 /// | pact | activations >= 0 | fixed | range |
 /// | fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b | both | up to the given one | step, range, width |
 /// | pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax | both | up to the given one | smallest and largest
