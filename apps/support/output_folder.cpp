@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <system_error>
 
 namespace qat::apps {
@@ -30,10 +31,10 @@ OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) 
     TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
                 " of an earlier run: ", error.message());
   }
+  static const std::regex ours("qat-[0-9]+\\.qat");
   for (const auto& entry : std::filesystem::directory_iterator(path_ / "checkpoints", error)) {
     const auto name = entry.path().filename().string();
-    if (name.starts_with("qat-") && name.ends_with(".qat") && !error)
-      std::filesystem::remove(entry.path(), error);
+    if (std::regex_match(name, ours) && !error) std::filesystem::remove(entry.path(), error);
   }
   TORCH_CHECK(!error, "output folder ", path_.string(),
               ": cannot remove a checkpoint of an earlier run: ", error.message());

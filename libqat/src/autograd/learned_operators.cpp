@@ -63,7 +63,8 @@ Tensor uniform_code(const UniformOperands& at, Rounding rounding) {
 /// |v| to the nearest power of two: 2^e for v = m * 2^e, m in [sqrt(1/2), sqrt(2)).
 Tensor nearest_power(const Tensor& v) {
   const auto [mantissa, exponent] = torch::frexp(v);  // mantissa in [1/2, 1)
-  const auto up = mantissa > std::sqrt(0.5);
+  // The nearest float32 to sqrt(1/2) lies below it, the nearest float64 above.
+  const auto up = v.scalar_type() == torch::kDouble ? mantissa >= std::sqrt(0.5) : mantissa > std::sqrt(0.5);
   return torch::ldexp(torch::ones_like(v), exponent - 1 + up.to(exponent.scalar_type()));
 }
 
@@ -95,8 +96,8 @@ struct NnablaOperands {
   Tensor x, sign, magnitude, power, xmin, xmax;
   Tensor raised, inside, above;  ///< 0 or 1.
 
-  NnablaOperands(const Tensor& input, const PowerOfTwoGrid& grid)
-      : x(input.to(arithmetic_type(input))),
+  NnablaOperands(const Tensor& input, const PowerOfTwoGrid& grid, const Activation& activation)
+      : x(activate(input.to(arithmetic_type(input)), activation)),
         sign(grid.is_signed ? torch::where(x < 0, -torch::ones_like(x), torch::ones_like(x))
                             : torch::ones_like(x)),
         magnitude(grid.is_signed ? x.abs() : torch::where(x > 0, x, torch::zeros_like(x))),
@@ -130,8 +131,8 @@ Tensor learned_values(const Tensor& x, const UniformGrid& grid, Rounding roundin
 
 Tensor learned_values(const Tensor& x, const PowerOfTwoGrid& grid, Rounding, const Activation& activation) {
   if (grid.compatible) {
-    const NnablaOperands at(x, grid);
-    return at.sign * (at.xmin * at.raised + at.power * at.inside + at.xmax * at.above);
+    const NnablaOperands at(x, grid, activation);
+    return (at.sign * (at.xmin * at.raised + at.power * at.inside + at.xmax * at.above)).to(x.scalar_type());
   }
   return real_of(PowerOfTwoOperands(x, grid, activation), grid).to(x.scalar_type());
 }
@@ -160,10 +161,10 @@ LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, cons
 LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, const PowerOfTwoGrid& grid,
                                    Rounding, const Activation& activation) {
   if (grid.compatible) {
-    const NnablaOperands at(x, grid);
+    const NnablaOperands at(x, grid, activation);
     auto slope = at.inside * at.power / at.magnitude;
-    if (!grid.is_signed) slope = torch::where(x > 0, slope, torch::zeros_like(slope));
-    return {gradient * slope,
+    if (!grid.is_signed) slope = torch::where(at.x > 0, slope, torch::zeros_like(slope));
+    return {through_activation(gradient * slope, x, activation),
             channel_sum(gradient * at.sign * at.raised, grid.axis, grid.xmin),
             channel_sum(gradient * at.sign * at.above, grid.axis, grid.xmin),
             {}};

@@ -289,7 +289,7 @@ struct LearnedFunction : torch::autograd::Function<LearnedFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     const auto& dy = gradients[0];
     TORCH_CHECK(
-        !torch::GradMode::is_enabled() || !dy.requires_grad(),
+        !torch::GradMode::is_enabled(),
         "qat: a gradient of the gradient (create_graph) is not supported through learned quantizers; use the "
         "affine quantizer");
     const auto capsule = context->saved_data["pass"].toCapsule();

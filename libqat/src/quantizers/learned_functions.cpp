@@ -87,7 +87,7 @@ Tensor rounded_up(const Tensor& v) {
 Tensor power_of_two(const Tensor& v) {
   const auto at = v.detach();
   const auto [mantissa, exponent] = torch::frexp(at);  // mantissa in [1/2, 1)
-  const auto up = mantissa > std::sqrt(0.5);
+  const auto up = mantissa >= std::sqrt(0.5);          // the nearest float64 lies above sqrt(1/2)
   const auto power = torch::ldexp(torch::ones_like(at), exponent - 1 + up.to(exponent.scalar_type()));
   const auto value = torch::where((at > 0) & torch::isfinite(at), power, at);
   return given_slope(v, value, torch::where(at > 0, value / at, torch::zeros_like(at)));

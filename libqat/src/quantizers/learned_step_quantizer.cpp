@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 
@@ -110,10 +111,17 @@ UniformGrid LearnedStepQuantizer::grid(std::int64_t elements) const {
   return grid;
 }
 
+std::int64_t LearnedStepQuantizer::channel_elements(const Tensor& x) const {
+  return x.defined() ? x.numel() / std::max<std::int64_t>(1, options_.channels) : 0;
+}
+
 Tensor LearnedStepQuantizer::forward(const Tensor& x, const Activation& activation) {
-  const std::int64_t elements =
-      x.defined() ? x.numel() / std::max<std::int64_t>(1, options_.axis ? options_.channels : 1) : 0;
-  return uniform_quantize(x, grid(elements), options_.rounding, activation);
+  return uniform_quantize(x, grid(channel_elements(x)), options_.rounding, activation);
+}
+
+Quantizer::Scaled LearnedStepQuantizer::forward_with_scale(const Tensor& x) {
+  const auto used = grid(channel_elements(x));
+  return {uniform_quantize(x, used, options_.rounding), used.scale.detach()};
 }
 
 Tensor LearnedStepQuantizer::codes(const Tensor& x) {

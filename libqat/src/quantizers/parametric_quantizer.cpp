@@ -159,7 +159,7 @@ Learnable ParametricQuantizer::learnable(std::string_view name) const {
   if (name != "n" || options_.compatible) return result;
   // The widths that round to a usable one.
   const double fewest = fewest_bits_of(options_);
-  result.min = std::max(result.min, fewest - 0.5);
+  result.min = std::max(result.min, fewest > 0 ? fewest - 0.5 : 0.0);
   if (is_power_of_two(options_.kind)) result.max = std::min(result.max, fewest + kMostMagnitudeBits + 0.499);
   if (!given) result.start = std::min(result.start, std::floor(result.max));
   return result;
@@ -188,6 +188,15 @@ Tensor ParametricQuantizer::limited_width() const {
   return replaced(wanted, torch::minimum(wanted.detach(), bits_limit_.to(torch::kDouble) - taken));
 }
 
+/// The step, coarser where the codes up to `upper` would exceed the limit: the smallest power of two that
+/// fits.
+Tensor ParametricQuantizer::within_limit(const Tensor& d, const Tensor& upper) const {
+  const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
+  const auto range = upper.detach();
+  const auto coarser = 2 * detail::power_of_two_below(range / (most_codes + 1));
+  return torch::where(torch::floor(range / d.detach()) <= most_codes, d, replaced(d, coarser));
+}
+
 UniformGrid ParametricQuantizer::uniform_grid() const {
   TORCH_CHECK(!is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
               " has a power-of-two grid, not a uniform one");
@@ -197,29 +206,24 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
   if (options_.kind == ParametricKind::kFpDXmax) {
     d = detail::power_of_two(value("d"));
     upper = value("xmax");
-    if (!options_.compatible) {
-      d = detail::held_below(d, detail::power_of_two_below(upper));
-      const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
-      const auto range = upper.detach();
-      const auto fits = torch::floor(range / d.detach()) <= most_codes;
-      // The smallest power of two with floor(range / d) <= most_codes.
-      const auto coarser = 2 * detail::power_of_two_below(range / (most_codes + 1));
-      d = torch::where(fits, d, replaced(d, coarser));
-    }
+    if (!options_.compatible) d = detail::held_below(d, detail::power_of_two_below(upper));
+  } else if (options_.kind == ParametricKind::kFpDB) {
+    d = detail::power_of_two(value("d"));
+    upper = d * (torch::exp2(width()) - 1);
   } else {
     const auto levels = torch::exp2(limited_width()) - 1;
-    if (options_.kind == ParametricKind::kFpNM) d = detail::power_of_two(torch::exp2(value("m")) / levels);
-    if (options_.kind == ParametricKind::kFpDB) d = detail::power_of_two(value("d"));
-    if (options_.kind == ParametricKind::kFpBXmax) {
+    if (options_.kind == ParametricKind::kFpNM) {
+      d = detail::power_of_two(torch::exp2(value("m")) / levels);
+      upper = d * levels;
+    } else {
       const auto xmax = value("xmax");
       d = detail::power_of_two(xmax / levels);
       if (!options_.compatible) d = detail::held_below(d, detail::power_of_two_below(xmax));
       const auto reachable = levels * d;
       upper = options_.compatible ? xmax : torch::where(reachable < xmax, reachable, xmax);
-    } else {
-      upper = d * levels;
     }
   }
+  if (!options_.compatible) d = within_limit(d, upper);
   const auto shape = shape_of(options_, "");
   d = float_values(d).expand(shape);
   upper = float_values(upper).expand(shape);
@@ -245,26 +249,27 @@ PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
   if (options_.kind == ParametricKind::kPow2XminXmax) {
     xmin = detail::power_of_two(value("xmin"));
     xmax = detail::power_of_two(value("xmax"));
-    if (!options_.compatible) {
-      xmin = detail::held_below(xmin, xmax);
-      const auto most = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0) -
-                                    (options_.with_zero ? 1 : 0));
-      const auto smallest = xmax.detach() * torch::exp2(1 - most.clamp_max(std::exp2(kMostMagnitudeBits)));
-      xmin = torch::where(xmin < smallest, replaced(xmin, smallest), xmin);
-    }
+    if (!options_.compatible) xmin = detail::held_below(xmin, xmax);
+  } else if (options_.kind == ParametricKind::kPow2BXmin) {
+    xmin = detail::power_of_two(value("xmin"));
+    xmax = xmin * torch::exp2(torch::exp2(width()) - 1);
   } else {
     const auto magnitudes = torch::exp2(limited_width());
     if (options_.kind == ParametricKind::kPow2NM) {
       const auto m = detail::rounded(value("m"));
       xmax = torch::exp2(m);
       xmin = torch::exp2(m - magnitudes + 1);
-    } else if (options_.kind == ParametricKind::kPow2BXmax) {
+    } else {
       xmax = detail::power_of_two(value("xmax"));
       xmin = torch::exp2(1 - magnitudes) * xmax;
-    } else {
-      xmin = detail::power_of_two(value("xmin"));
-      xmax = xmin * torch::exp2(magnitudes - 1);
     }
+  }
+  if (!options_.compatible) {
+    const double taken = (options_.is_signed ? 1 : 0) + (options_.with_zero ? 1 : 0);
+    const auto most =
+        torch::exp2(bits_limit_.to(torch::kDouble) - taken).clamp_max(std::exp2(kMostMagnitudeBits));
+    const auto smallest = xmax.detach() * torch::exp2(1 - most);
+    xmin = torch::where(xmin < smallest, replaced(xmin, smallest), xmin);
   }
   const auto shape = shape_of(options_, "");
   return {.xmin = float_values(xmin).expand(shape),
@@ -278,6 +283,15 @@ PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
 Tensor ParametricQuantizer::forward(const Tensor& x, const Activation& activation) {
   return is_power_of_two(options_.kind) ? power_of_two_quantize(x, power_of_two_grid(), activation)
                                         : uniform_quantize(x, uniform_grid(), options_.rounding, activation);
+}
+
+Quantizer::Scaled ParametricQuantizer::forward_with_scale(const Tensor& x) {
+  if (is_power_of_two(options_.kind)) {
+    const auto grid = power_of_two_grid();
+    return {power_of_two_quantize(x, grid), grid.xmin.detach()};
+  }
+  const auto grid = uniform_grid();
+  return {uniform_quantize(x, grid, options_.rounding), grid.scale.detach()};
 }
 
 Tensor ParametricQuantizer::codes(const Tensor& x) {
@@ -334,12 +348,13 @@ void ParametricQuantizer::limit_bits(std::int64_t bits) {
 double ParametricQuantizer::wanted_bits() const {
   const torch::NoGradGuard no_grad;
   const double sign = options_.is_signed ? 1 : 0;
-  if (named_parameters().contains("n")) return value("n").item<double>();
+  if (named_parameters().contains("n")) return std::round(value("n").item<double>());
   if (is_power_of_two(options_.kind)) {
     const auto doublings = torch::log2(value("xmax") / value("xmin")).max().item<double>();
     return std::log2(std::max(0.0, doublings) + 1 + (options_.with_zero ? 1 : 0)) + sign;
   }
-  return std::log2((value("xmax") / value("d")).max().item<double>() + 1) + sign;
+  return std::log2(std::floor((value("xmax") / detail::power_of_two(value("d"))).max().item<double>()) + 1) +
+         sign;
 }
 
 Tensor ParametricQuantizer::bit_count() const {
@@ -351,8 +366,7 @@ Tensor ParametricQuantizer::bit_count() const {
   } else if (is_power_of_two(options_.kind)) {
     const auto doublings =
         torch::log2(detail::power_of_two(value("xmax")) / detail::power_of_two(value("xmin")));
-    const double extra = options_.is_signed || options_.with_zero ? 1 : 0;
-    bits = detail::rounded_up(torch::log2(doublings.clamp_min(0) + 1)) + extra;
+    bits = detail::rounded_up(torch::log2(doublings.clamp_min(0) + 1 + (options_.with_zero ? 1 : 0))) + sign;
   } else {
     const auto codes = detail::rounded(value("xmax") / detail::power_of_two(value("d")));
     bits = detail::rounded_up(torch::log2(codes + 1)) + sign;
@@ -364,7 +378,8 @@ Tensor ParametricQuantizer::bit_count() const {
 void ParametricQuantizer::clip_gradients() {
   const auto parameters = named_parameters();
   const bool pow2 = options_.kind == ParametricKind::kPow2XminXmax;
-  if (!pow2 && options_.kind != ParametricKind::kFpDXmax) return;
+  if (clips_gradients_ || (!pow2 && options_.kind != ParametricKind::kFpDXmax)) return;
+  clips_gradients_ = true;
   const auto smaller = parameters[pow2 ? "xmin" : "d"];
   // Weak: a hook that held the parameter would keep it alive for ever.
   const c10::weak_intrusive_ptr<c10::TensorImpl> weak(smaller.getIntrusivePtr());

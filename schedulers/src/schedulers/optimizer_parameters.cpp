@@ -48,6 +48,13 @@ void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor&
   }
 }
 
+void check_has_groups(const torch::optim::Optimizer& optimizer) {
+  TORCH_CHECK_VALUE(
+      !dynamic_cast<const torch::optim::LBFGS*>(&optimizer),
+      "QATScheduler: LBFGS has one parameter group, learned quantizers need one of their own; use SGD, Adam "
+      "or another optimizer with groups");
+}
+
 void add_quantizer_group(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
                          double rate_scale) {
   std::vector<torch::Tensor> added;
@@ -55,10 +62,7 @@ void add_quantizer_group(torch::optim::Optimizer& optimizer, const std::vector<t
     if (parameter.requires_grad() && !holds(optimizer, parameter)) added.push_back(parameter);
   }
   if (added.empty()) return;
-  TORCH_CHECK_VALUE(
-      !dynamic_cast<torch::optim::LBFGS*>(&optimizer),
-      "QATScheduler: LBFGS has one parameter group, learned quantizers need one of their own; use SGD, Adam "
-      "or another optimizer with groups");
+  check_has_groups(optimizer);
   auto options = optimizer.param_groups().front().options().clone();
   options->set_lr(options->get_lr() * rate_scale);
   without_decay<torch::optim::SGDOptions>(*options);

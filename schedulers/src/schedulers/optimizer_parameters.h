@@ -17,6 +17,9 @@ void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& p
 void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                         const torch::Tensor& like);
 
+/// Throws: c10::ValueError for an optimizer that has one group only (LBFGS).
+void check_has_groups(const torch::optim::Optimizer& optimizer);
+
 /// Adds a group of parameters with the options of the first group, its rate times `rate_scale`, without
 /// weight decay. Parameters that are in a group already are left there; no parameter, no group. Groups that
 /// exist keep their state. Throws: c10::ValueError for optimizers that have one group only (LBFGS), naming

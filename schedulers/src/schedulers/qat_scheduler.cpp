@@ -1,6 +1,7 @@
 #include "schedulers/optimizer_parameters.h"
 #include "schedulers/slot_contents.h"
 #include "schedulers/width_budget.h"
+#include <qat/quantizers/make_quantizer.h>
 #include <qat/quantizers/quantizer.h>
 #include <qat/schedulers/qat_scheduler.h>
 
@@ -79,10 +80,14 @@ Phase phase_of_slots(const LayerMap& layers) {
 // Parameters of modules that are neither qat::nn layers nor slots.
 std::vector<std::pair<std::string, torch::Tensor>> foreign_parameters(torch::nn::Module& model) {
   std::vector<std::pair<std::string, torch::Tensor>> result;
+  std::set<const torch::nn::Module*> contents;
+  for (const auto& [path, layer] : nn::quantizable_layers(model)) {
+    for (const nn::SlotId id : layer->occupied_slots())
+      contents.insert(layer->slot(id).get());
+  }
   for (const auto& module : model.named_modules()) {
     const torch::nn::Module* pointer = module.value().get();
-    if (dynamic_cast<const nn::QuantizableLayer*>(pointer) || dynamic_cast<const TensorModule*>(pointer))
-      continue;
+    if (dynamic_cast<const nn::QuantizableLayer*>(pointer) || contents.contains(pointer)) continue;
     for (const auto& parameter : module.value()->named_parameters(/*recurse=*/false)) {
       const std::string prefix = module.key().empty() ? "" : module.key() + ".";
       result.emplace_back(prefix + parameter.key(), parameter.value());
@@ -168,6 +173,7 @@ void QATScheduler::start_training() {
       detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
                       detail::budgeted_activations(placement, layers, graph, config_)});
   detail::check_budgets(budgets->weights, budgets->activations, config_);
+  check_optimizer();
   detail::fill_with_quantizers(placement, layers, config_);
   release_parameters();
   if (optimizer_) {
@@ -211,8 +217,18 @@ torch::Tensor QATScheduler::penalty() const {
   return detail::size_penalty(budgets_->weights, budgets_->activations, detail::layer_map(*model_), config_);
 }
 
+void QATScheduler::check_optimizer() const {
+  const auto learns = [](const std::string& family) {
+    return has_learned_width(family) || family == "lsq" || family == "lsq_plus" || family == "pact" ||
+           family == "tqt";
+  };
+  if (optimizer_ && (learns(config_.weight_quantizer) || learns(config_.activation_quantizer)))
+    detail::check_has_groups(*optimizer_);
+}
+
 void QATScheduler::check() const {
   if (phase_ != Phase::kFloat) return;
+  check_optimizer();
   const LayerMap layers = detail::layer_map(*model_);
   const Graph graph = capture(*model_, forward_, example_inputs_);
   std::vector<nn::FoldReport> folds;
@@ -277,19 +293,22 @@ void QATScheduler::restore(const std::string& text) {
   Graph graph;
   if (phase != Phase::kFloat) graph = capture(*model_, forward_, example_inputs_);
 
+  std::shared_ptr<detail::Budgets> budgets;
+  if (phase == Phase::kTraining) {
+    const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+    budgets = std::make_shared<detail::Budgets>(
+        detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
+                        detail::budgeted_activations(placement, layers, graph, config_)});
+    detail::check_budgets(budgets->weights, budgets->activations, config_);
+  }
+
   release_parameters();
   if (phase == Phase::kRecording && config_.hold_parameters) {
     hold_parameters();
     frozen_ = json["frozen"].get<std::vector<std::string>>();
   }
-  budgets_.reset();
-  if (phase == Phase::kTraining) {
-    const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
-    budgets_ = std::make_shared<detail::Budgets>(
-        detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
-                        detail::budgeted_activations(placement, layers, graph, config_)});
-    clip_quantizer_gradients();
-  }
+  budgets_ = budgets;
+  if (budgets) clip_quantizer_gradients();
   phase_ = phase;
   iteration_ = json["iteration"].get<std::int64_t>();
   graph_ = std::move(graph);

@@ -112,8 +112,9 @@ std::int64_t widest_within(const WidthRequest& request, std::int64_t bytes) {
 
 torch::Tensor kilobytes(const BudgetedSlot& each, const LayerMap& layers) {
   const auto quantizer = learned(each, layers);
-  const auto bits = quantizer ? quantizer->bit_count().clamp_max(static_cast<double>(each.request.max_bits))
-                              : torch::tensor(static_cast<double>(each.request.max_bits), torch::kDouble);
+  const auto most = static_cast<double>(each.request.max_bits);
+  auto bits = quantizer ? quantizer->bit_count() : torch::tensor(most, torch::kDouble);
+  bits = bits - (bits.detach() - most).clamp_min(0);  // the limit hides bits, not their gradient
   return (bits * (static_cast<double>(each.request.count) / 8.0) +
           static_cast<double>(each.request.fixed_bytes)) /
          static_cast<double>(kBytesPerKilobyte);

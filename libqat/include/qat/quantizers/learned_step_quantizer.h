@@ -44,8 +44,8 @@ struct LearnedStepOptions {
   std::optional<std::int64_t> axis =
       std::nullopt;           ///< the channel axis; nullopt: one set of parameters a tensor.
   std::int64_t channels = 0;  ///< entries of the parameters; needed with an axis.
-  /// LSQ and LSQ+: multiply the parameters' gradients by 1 / sqrt(elements of a channel * qmax) (Esser et
-  /// al., section 2.2), so that scales move about as fast as weights.
+  /// LSQ and LSQ+: multiply the parameters' gradients by 1 / sqrt(elements of a channel, batch included, *
+  /// qmax) (Esser et al., section 2.2), so that scales move about as fast as weights.
   bool scale_gradient = true;
 };
 
@@ -66,6 +66,7 @@ class LearnedStepQuantizer : public Quantizer {
 
   using Quantizer::forward;
   torch::Tensor forward(const torch::Tensor& x, const Activation& activation) override;
+  Scaled forward_with_scale(const torch::Tensor& x) override;
   torch::Tensor codes(const torch::Tensor& x) override;
   AffineParams affine_params(const torch::Tensor& x) override;
   std::int64_t bits() const override { return options_.range.bits(); }
@@ -86,6 +87,8 @@ class LearnedStepQuantizer : public Quantizer {
   const LearnedStepOptions& options() const { return options_; }
 
  private:
+  std::int64_t channel_elements(const torch::Tensor& x) const;
+
   LearnedStepOptions options_;
 };
 

@@ -14,16 +14,14 @@
 namespace qat {
 
 /// The families of quantizers by the names that configurations use:
-///
-/// | name | for | width | learns |
-/// |---|---|---|---|
-/// | affine | both | fixed | nothing |
-/// | lsq, tqt | both | fixed | scale |
-/// | lsq_plus | both | fixed | scale, offset (weights: scale, as lsq) |
-/// | pact | activations >= 0 | fixed | range |
-/// | fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b | both | up to the given one | step, range, width |
-/// | pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax | both | up to the given one | smallest and largest
-/// magnitude, width | | dorefa, binary, ternary | weights | fixed (1, 2) | nothing |
+/// * affine: fixed width; nothing learns.
+/// * lsq, tqt: fixed width; the scale learns.
+/// * lsq_plus: as lsq for weights; for activations the offset learns too.
+/// * pact: activations that are not negative; fixed width; the range learns.
+/// * fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b: step, range and width learn, up to the given width.
+/// * pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax: smallest and largest magnitude and width learn, up to the
+///   given width and at most 4 bits.
+/// * dorefa, binary, ternary: weights; fixed width (binary 1, ternary 2); nothing learns.
 const std::vector<std::string>& weight_quantizer_names();
 const std::vector<std::string>& activation_quantizer_names();
 /// Whether the width of that family learns.

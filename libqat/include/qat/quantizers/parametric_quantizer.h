@@ -90,6 +90,7 @@ class ParametricQuantizer : public Quantizer {
 
   using Quantizer::forward;
   torch::Tensor forward(const torch::Tensor& x, const Activation& activation) override;
+  Scaled forward_with_scale(const torch::Tensor& x) override;
   torch::Tensor codes(const torch::Tensor& x) override;
   torch::Tensor scale(const torch::Tensor& x) override;
   /// Scale d (xmin), zero point 0, and the narrowest range that holds all codes.
@@ -116,12 +117,13 @@ class ParametricQuantizer : public Quantizer {
   void limit_bits(std::int64_t bits);
   /// The fewest bits that the kind can have: 1 + signed; pow2: signed + with_zero, at least 1.
   std::int64_t fewest_bits() const;
-  /// The width that the parameters ask for, before rounding up and without the limit: log2(xmax / d + 1) +
-  /// signed; pow2: log2(log2(xmax / xmin) + 1 + with_zero) + signed; n where it learns. The largest of the
-  /// channels. Waits for a GPU.
+  /// The width that the parameters ask for, before rounding up and without the limit: log2(floor(xmax / d) +
+  /// 1) + signed; pow2: log2(log2(xmax / xmin) + 1 + with_zero) + signed; R(n) where n learns. The largest of
+  /// the channels. Waits for a GPU.
   double wanted_bits() const;
-  /// The same in whole bits, max(ceil(log2(R(xmax / d) + 1)) + signed, fewest_bits()), differentiable with
-  /// rounding as the identity (uniform_bits in qat/numerics/bit_budget.h); pow2: pow2_bits. float64, [].
+  /// A width for a penalty, differentiable with rounding as the identity: max(ceil(log2(R(xmax / d) + 1)) +
+  /// signed, fewest_bits()) (uniform_bits in qat/numerics/bit_budget.h); pow2: max(ceil(log2(log2(xmax /
+  /// xmin) + 1 + with_zero)) + signed, fewest_bits()); R(n). Without the limit. float64, []. Waits for a GPU.
   torch::Tensor bit_count() const;
 
   /// From now on the gradients of the learnables are clipped to [-d, d] (pow2_xmin_xmax: [-xmin, xmin]) as
@@ -142,9 +144,11 @@ class ParametricQuantizer : public Quantizer {
   torch::Tensor value(const char* name) const;
   torch::Tensor width() const;
   torch::Tensor limited_width() const;
+  torch::Tensor within_limit(const torch::Tensor& d, const torch::Tensor& upper) const;
 
   ParametricOptions options_;
   torch::Tensor bits_limit_;
+  bool clips_gradients_ = false;
 };
 
 }  // namespace qat

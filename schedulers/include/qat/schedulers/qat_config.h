@@ -43,7 +43,8 @@ struct QATConfig {
 
   std::int64_t weight_bits = 8;      ///< 2 to 16.
   std::int64_t activation_bits = 8;  ///< 2 to 16.
-  std::int64_t input_bits = 0;       ///< of the model's inputs, 2 to 16; 0: activation_bits.
+  std::int64_t input_bits = 0;       ///< of tensors quantized in input slots (the model's inputs, results of
+                                     ///< functional code), 2 to 16; 0: activation_bits.
   /// Widths of single layers, by path ("conv1"): of the weight, and of the activation that the layer's slots
   /// hold.
   std::map<std::string, std::int64_t> layer_weight_bits = {};

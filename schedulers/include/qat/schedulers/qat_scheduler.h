@@ -107,6 +107,7 @@ class QATScheduler {
   void hold_parameters();
   void release_parameters();
   void clip_quantizer_gradients();
+  void check_optimizer() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   ForwardFunction forward_;
