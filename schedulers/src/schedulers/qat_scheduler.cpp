@@ -214,6 +214,8 @@ torch::Tensor QATScheduler::penalty() const {
 void QATScheduler::check() const {
   if (phase_ != Phase::kFloat) return;
   const LayerMap layers = detail::layer_map(*model_);
+  TORCH_CHECK(phase_of_slots(layers) == Phase::kFloat, "QATScheduler: the model holds slots already; ",
+              "restore() continues with a loaded model, clear_slots() makes it float again");
   const Graph graph = capture(*model_, forward_, example_inputs_);
   std::vector<nn::FoldReport> folds;
   if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
