@@ -182,6 +182,14 @@ TEST_CASE("A budget below the smallest size is refused in FLOAT and the named si
   }
 }
 
+TEST_CASE("check() refuses a model that holds quantizers already", "[schedulers]") {
+  Run run(learned_config("lsq", "lsq"));
+  run.start();
+  QATScheduler again(run.net, {images()}, learned_config("lsq", "lsq"));
+  CHECK(error_lacks([&] { again.check(); }, {"slots already", "restore()"}) == "");
+  CHECK_NOTHROW(run.scheduler.check());  // it leads the model itself
+}
+
 TEST_CASE("The penalty is the squared excess of the size", "[schedulers]") {
   for (const std::int64_t bytes : {kSmallest, kSmallest + 9, kLargest - 7}) {
     auto config = budget_config(bytes);

@@ -103,9 +103,4 @@ Tensor power_of_two_below(const Tensor& v) {
   return torch::ldexp(torch::ones_like(at), exponent - 1);
 }
 
-Tensor power_of_two_above(const Tensor& v) {
-  const auto below = power_of_two_below(v);
-  return torch::where(below < v.detach(), 2 * below, below);
-}
-
 }  // namespace qat::detail

@@ -28,7 +28,5 @@ torch::Tensor with_gradient_scale(const torch::Tensor& v, double factor);
 
 /// The largest power of two that is not above v (v > 0), without gradient.
 torch::Tensor power_of_two_below(const torch::Tensor& v);
-/// The smallest power of two that is not below v (v > 0), without gradient.
-torch::Tensor power_of_two_above(const torch::Tensor& v);
 
 }  // namespace qat::detail

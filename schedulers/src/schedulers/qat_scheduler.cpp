@@ -230,6 +230,8 @@ void QATScheduler::check() const {
   if (phase_ != Phase::kFloat) return;
   check_optimizer();
   const LayerMap layers = detail::layer_map(*model_);
+  TORCH_CHECK(phase_of_slots(layers) == Phase::kFloat, "QATScheduler: the model holds slots already; ",
+              "restore() continues with a loaded model, clear_slots() makes it float again");
   const Graph graph = capture(*model_, forward_, example_inputs_);
   std::vector<nn::FoldReport> folds;
   if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
