@@ -19,7 +19,8 @@ namespace qat {
 /// * lsq_plus: as lsq for weights; for activations the offset learns too.
 /// * pact: activations that are not negative; fixed width; the range learns.
 /// * fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b: step, range and width learn, up to the given width.
-/// * pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax: smallest and largest magnitude and width learn, up to the
+/// * pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax: smallest and largest magnitude and width learn, up
+/// to the
 ///   given width and at most 4 bits.
 /// * dorefa, binary, ternary: weights; fixed width (binary 1, ternary 2); nothing learns.
 const std::vector<std::string>& weight_quantizer_names();
