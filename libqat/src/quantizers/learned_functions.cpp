@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <ostream>
 
 namespace qat::detail {
 namespace {
@@ -101,6 +102,18 @@ Tensor power_of_two_below(const Tensor& v) {
   const auto at = v.detach();
   const auto exponent = std::get<1>(torch::frexp(at));
   return torch::ldexp(torch::ones_like(at), exponent - 1);
+}
+
+void print_parameters(std::ostream& stream, const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    const auto& v = parameter.value();
+    stream << ", " << parameter.key() << "=";
+    if (v.dim() == 0) {
+      stream << v.item<float>();
+    } else {
+      stream << "[" << v.min().item<float>() << " to " << v.max().item<float>() << "]";
+    }
+  }
 }
 
 }  // namespace qat::detail

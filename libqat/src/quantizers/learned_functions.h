@@ -1,6 +1,9 @@
 #pragma once
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
+
+#include <iosfwd>
 
 namespace qat::detail {
 
@@ -28,5 +31,8 @@ torch::Tensor with_gradient_scale(const torch::Tensor& v, double factor);
 
 /// The largest power of two that is not above v (v > 0), without gradient.
 torch::Tensor power_of_two_below(const torch::Tensor& v);
+
+/// ", d=0.25, xmax=[0.5 to 2]": the module's own parameters, those of several channels by their extremes.
+void print_parameters(std::ostream& stream, const torch::nn::Module& module);
 
 }  // namespace qat::detail

@@ -219,15 +219,7 @@ std::shared_ptr<TensorModule> make_learned_step_quantizer(const nlohmann::json& 
 void LearnedStepQuantizer::pretty_print(std::ostream& stream) const {
   stream << "qat::LearnedStepQuantizer(" << to_string(options_.kind) << ", " << options_.range.to_string();
   if (options_.axis) stream << ", axis=" << *options_.axis;
-  for (const auto& parameter : named_parameters()) {
-    const auto& v = parameter.value();
-    stream << ", " << parameter.key() << "=";
-    if (v.dim() == 0) {
-      stream << v.item<float>();
-    } else {
-      stream << "[" << v.min().item<float>() << " to " << v.max().item<float>() << "]";
-    }
-  }
+  detail::print_parameters(stream, *this);
   stream << ")";
 }
 

@@ -1,5 +1,5 @@
-#include "numerics/enum_names.h"
 #include "quantizers/learned_functions.h"
+#include "quantizers/parametric_kind.h"
 #include "quantizers/quantizer_config.h"
 #include <qat/quantizers/parametric_quantizer.h>
 
@@ -19,77 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{
-    {{ParametricKind::kFpNM, "fp_n_m"},
-     {ParametricKind::kFpBXmax, "fp_b_xmax"},
-     {ParametricKind::kFpDXmax, "fp_d_xmax"},
-     {ParametricKind::kFpDB, "fp_d_b"},
-     {ParametricKind::kPow2NM, "pow2_n_m"},
-     {ParametricKind::kPow2BXmax, "pow2_b_xmax"},
-     {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
-     {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
-
 constexpr std::int64_t kMostBits = 16;
-
-/// Magnitudes of a power-of-two grid: more would leave the exponents of float32.
-constexpr double kMostMagnitudeBits = 6;
-
-using Names = std::vector<const char*>;
-
-Names learned_names(ParametricKind kind) {
-  switch (kind) {
-    case ParametricKind::kFpNM:
-    case ParametricKind::kPow2NM:
-      return {"n", "m"};
-    case ParametricKind::kFpBXmax:
-    case ParametricKind::kPow2BXmax:
-      return {"n", "xmax"};
-    case ParametricKind::kFpDXmax:
-      return {"d", "xmax"};
-    case ParametricKind::kFpDB:
-      return {"n", "d"};
-    case ParametricKind::kPow2BXmin:
-      return {"n", "xmin"};
-    case ParametricKind::kPow2XminXmax:
-      break;
-  }
-  return {"xmin", "xmax"};
-}
-
-std::optional<Learnable> ParametricOptions::*member(std::string_view name) {
-  using O = ParametricOptions;
-  if (name == "n") return &O::n;
-  if (name == "m") return &O::m;
-  if (name == "d") return &O::d;
-  if (name == "xmax") return &O::xmax;
-  return &O::xmin;
-}
-
-/// The fewest bits of a kind: a uniform grid needs a code besides 0, a power-of-two grid one magnitude.
-double fewest_bits_of(const ParametricOptions& options) {
-  const int sign = options.is_signed ? 1 : 0;
-  return is_power_of_two(options.kind) ? sign + (options.with_zero ? 1 : 0) : 1 + sign;
-}
-
-void check_learnable(const ParametricOptions& options, std::string_view name, const Learnable& learnable) {
-  const auto who = "qat::ParametricQuantizer " + to_string(options.kind);
-  const auto [start, min, max] = learnable;
-  TORCH_CHECK_VALUE(min <= max && std::isfinite(min) && std::isfinite(max), who, ": the bounds of ", name,
-                    " are [", min, ", ", max, "]; expected min <= max");
-  TORCH_CHECK_VALUE(start >= min && start <= max, who, ": ", name, " starts at ", start, "; expected ", min,
-                    " to ", max, ", its bounds");
-  if (name == "n") {
-    const double fewest = fewest_bits_of(options);
-    const double most =
-        is_power_of_two(options.kind) && !options.compatible ? fewest + kMostMagnitudeBits : 16;
-    const bool usable = options.compatible || (std::round(start) >= fewest && std::round(start) <= most);
-    TORCH_CHECK_VALUE(usable && max <= 16, who, ": n = ", start, " in [", min, ", ", max, "] bits; expected ",
-                      fewest, " to ", most, options.is_signed ? " (a sign takes one)" : "");
-  } else if (name != "m") {
-    TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min,
-                      "; expected a positive number");
-  }
-}
 
 Tensor float_values(const Tensor& v) {
   return v.to(torch::kFloat);
@@ -115,38 +45,14 @@ std::int64_t bits_for(double v) {
 
 }  // namespace
 
-std::string to_string(ParametricKind kind) {
-  return detail::enum_name(kParametricKindNames, kind);
-}
-
-ParametricKind parse_parametric_kind(std::string_view text) {
-  return detail::parse_enum(kParametricKindNames, "parametric quantizer", text);
-}
-
-bool is_power_of_two(ParametricKind kind) {
-  return kind >= ParametricKind::kPow2NM;
-}
-
-Learnable default_learnable(ParametricKind kind, std::string_view name) {
-  const bool pow2 = is_power_of_two(kind);
-  if (name == "n")
-    return !pow2 ? Learnable{8, 2, 16} : Learnable{8, 1, kind == ParametricKind::kPow2NM ? 16.0 : 8.0};
-  if (name == "m") return {1, -8, 8};
-  if (name == "d") return {0x1p-4, 0x1p-8, 0x1p8};
-  if (name == "xmax") return !pow2 ? Learnable{1, 0.001, 10} : Learnable{1, 0x1p-8, 256};
-  TORCH_CHECK_VALUE(name == "xmin", "qat::default_learnable: unknown learnable '", name,
-                    "'; expected n, m, d, xmax or xmin");
-  return {0x1p-7, 0x1p-15, 256};
-}
-
 ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(options) {
   TORCH_CHECK_VALUE(
       !options_.axis == (options_.channels == 0) && options_.channels >= 0,
       "qat::ParametricQuantizer: an axis needs the number of channels and no axis none; got axis ",
       options_.axis ? std::to_string(*options_.axis) : "none", " and ", options_.channels, " channels");
-  for (const char* name : learned_names(options_.kind)) {
+  for (const char* name : detail::learned_names(options_.kind)) {
     const auto bounds = learnable(name);
-    if (const auto& given = options_.*member(name)) check_learnable(options_, name, *given);
+    if (const auto& given = options_.*detail::member(name)) detail::check_learnable(options_, name, *given);
     register_parameter(name, torch::full(shape_of(options_, name), bounds.start, torch::kFloat),
                        /*requires_grad=*/!options_.fix_parameters);
   }
@@ -154,13 +60,14 @@ ParametricQuantizer::ParametricQuantizer(ParametricOptions options) : options_(o
 }
 
 Learnable ParametricQuantizer::learnable(std::string_view name) const {
-  const auto& given = options_.*member(name);
+  const auto& given = options_.*detail::member(name);
   auto result = given.value_or(default_learnable(options_.kind, name));
   if (name != "n" || options_.compatible) return result;
   // The widths that round to a usable one.
-  const double fewest = fewest_bits_of(options_);
+  const double fewest = detail::fewest_bits_of(options_);
   result.min = std::max(result.min, fewest > 0 ? fewest - 0.5 : 0.0);
-  if (is_power_of_two(options_.kind)) result.max = std::min(result.max, fewest + kMostMagnitudeBits + 0.499);
+  if (is_power_of_two(options_.kind))
+    result.max = std::min(result.max, fewest + detail::kMostMagnitudeBits + 0.499);
   if (!given) result.start = std::min(result.start, std::floor(result.max));
   return result;
 }
@@ -267,7 +174,7 @@ PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
   if (!options_.compatible) {
     const double taken = (options_.is_signed ? 1 : 0) + (options_.with_zero ? 1 : 0);
     const auto most =
-        torch::exp2(bits_limit_.to(torch::kDouble) - taken).clamp_max(std::exp2(kMostMagnitudeBits));
+        torch::exp2(bits_limit_.to(torch::kDouble) - taken).clamp_max(std::exp2(detail::kMostMagnitudeBits));
     const auto smallest = xmax.detach() * torch::exp2(1 - most);
     xmin = torch::where(xmin < smallest, replaced(xmin, smallest), xmin);
   }
@@ -334,7 +241,7 @@ std::int64_t ParametricQuantizer::bits() const {
 }
 
 std::int64_t ParametricQuantizer::fewest_bits() const {
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(fewest_bits_of(options_)));
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(detail::fewest_bits_of(options_)));
 }
 
 void ParametricQuantizer::limit_bits(std::int64_t bits) {
@@ -409,7 +316,7 @@ void ParametricQuantizer::hold_in_bounds() {
 }
 
 void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits) {
-  const double fewest = fewest_bits_of(options_);
+  const double fewest = detail::fewest_bits_of(options_);
   TORCH_CHECK_VALUE(bits >= fewest && bits <= 16, "qat::ParametricQuantizer ", to_string(options_.kind), ": ",
                     bits, " bits; expected ", fewest, " to 16");
   const torch::NoGradGuard no_grad;
@@ -422,7 +329,8 @@ void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits
   }
   const auto side = static_cast<double>(bits) - (options_.is_signed ? 1 : 0);
   const auto levels = std::exp2(side) - 1;
-  const auto magnitudes = std::exp2(std::min(kMostMagnitudeBits, side - (options_.with_zero ? 1 : 0)));
+  const auto magnitudes =
+      std::exp2(std::min(detail::kMostMagnitudeBits, side - (options_.with_zero ? 1 : 0)));
   const auto exponent = torch::log2(largest / levels);
   const auto set = [&](const char* name, const Tensor& wanted) {
     if (!parameters.contains(name)) return;
@@ -450,7 +358,7 @@ std::string ParametricQuantizer::config() const {
                               {"fix_parameters", options_.fix_parameters},
                               {"compatible", options_.compatible}};
   json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
-  for (const char* name : learned_names(options_.kind)) {
+  for (const char* name : detail::learned_names(options_.kind)) {
     const auto [start, min, max] = learnable(name);
     json[name] = {start, min, max};
   }
@@ -468,9 +376,9 @@ std::shared_ptr<TensorModule> make_parametric_quantizer(const nlohmann::json& co
     options.fix_parameters = config.at("fix_parameters").get<bool>();
     options.compatible = config.at("compatible").get<bool>();
     if (const auto& axis = config.at("axis"); !axis.is_null()) options.axis = axis.get<std::int64_t>();
-    for (const char* name : learned_names(options.kind)) {
+    for (const char* name : detail::learned_names(options.kind)) {
       const auto numbers = config.at(name).get<std::array<double, 3>>();
-      options.*member(name) = Learnable{numbers[0], numbers[1], numbers[2]};
+      options.*detail::member(name) = Learnable{numbers[0], numbers[1], numbers[2]};
     }
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK_VALUE(false, "qat::ParametricQuantizer: bad configuration ", config.dump(), ": ",
@@ -483,15 +391,7 @@ void ParametricQuantizer::pretty_print(std::ostream& stream) const {
   stream << "qat::ParametricQuantizer(" << to_string(options_.kind) << ", "
          << (options_.is_signed ? "int" : "uint") << bits();
   if (options_.axis) stream << ", axis=" << *options_.axis;
-  for (const auto& parameter : named_parameters()) {
-    const auto& v = parameter.value();
-    stream << ", " << parameter.key() << "=";
-    if (v.dim() == 0) {
-      stream << v.item<float>();
-    } else {
-      stream << "[" << v.min().item<float>() << " to " << v.max().item<float>() << "]";
-    }
-  }
+  detail::print_parameters(stream, *this);
   stream << ")";
 }
 
