@@ -1,6 +1,9 @@
 # Helpers that give every target of the project the same flags.
 
 # Paths below the source tree are relative for ccache, and the working folder is not hashed: checkouts share one cache.
+if(QAT_CCACHE AND NOT EXISTS ${QAT_CCACHE})
+  unset(QAT_CCACHE CACHE)  # moved since the last configuration
+endif()
 find_program(QAT_CCACHE ccache)
 if(QAT_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
