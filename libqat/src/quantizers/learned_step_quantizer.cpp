@@ -1,10 +1,10 @@
 #include "autograd/dense_view.h"
 #include "numerics/enum_names.h"
-#include "quantizers/learned_functions.h"
+#include "quantizers/derived_grid.h"
+#include "quantizers/print_parameters.h"
 #include "quantizers/quantizer_config.h"
 #include <qat/quantizers/learned_step_quantizer.h>
 
-#include <ATen/TracerMode.h>
 #include <torch/types.h>
 
 #include <nlohmann/json.hpp>
@@ -57,58 +57,29 @@ LearnedStepQuantizer::LearnedStepQuantizer(LearnedStepOptions options) : options
 }
 
 UniformGrid LearnedStepQuantizer::grid(std::int64_t elements) const {
-  const at::tracer::impl::NoTracerDispatchMode no_tracer;
-  const auto qmin = static_cast<double>(options_.range.qmin());
   const auto qmax = static_cast<double>(options_.range.qmax());
-  const auto parameters = named_parameters();
-  const auto parameter = parameters[parameter_name(options_.kind)].to(torch::kDouble);
+  const bool is_log = options_.kind == LearnedStepKind::kTqt;
   const bool scales = options_.scale_gradient && elements > 0;
-  const double factor = scales ? 1.0 / std::sqrt(static_cast<double>(elements) * qmax) : 1.0;
-  const auto positive = [&] { return detail::bounded(parameter, kScaleFloor, kLargestScale); };
-
-  UniformGrid grid;
-  grid.axis = options_.axis;
-  Tensor zero_point = torch::zeros_like(parameter.detach());
-  switch (options_.kind) {
-    case LearnedStepKind::kLsq: {
-      const auto scale = detail::with_gradient_scale(positive(), factor);
-      grid.scale = scale.to(torch::kFloat);
-      grid.lower = (qmin * scale).to(torch::kFloat);
-      grid.upper = (qmax * scale).to(torch::kFloat);
-      break;
-    }
-    case LearnedStepKind::kLsqPlus: {
-      const auto scale = detail::with_gradient_scale(positive(), factor);
-      const auto offset = detail::with_gradient_scale(parameters["offset"].to(torch::kDouble), factor);
-      const auto position = detail::rounded(-offset / scale);
-      const auto zero = detail::bounded(position, qmin, qmax);
-      grid.scale = scale.to(torch::kFloat);
-      grid.lower = ((qmin - zero) * scale).to(torch::kFloat);
-      grid.upper = ((qmax - zero) * scale).to(torch::kFloat);
-      zero_point = zero.detach();
-      break;
-    }
-    case LearnedStepKind::kPact: {
-      const auto alpha = positive();
-      grid.upper = alpha.to(torch::kFloat);
-      grid.scale = (alpha.detach() / qmax).clamp_min(kScaleFloor).to(torch::kFloat);
-      grid.lower = torch::zeros_like(grid.scale);
-      break;
-    }
-    case LearnedStepKind::kTqt: {
-      const auto exponent = detail::rounded_up(detail::bounded(parameter, -kLargestLog2, kLargestLog2));
-      const auto steps = static_cast<double>(options_.range.bits() - (options_.range.is_signed() ? 1 : 0));
-      const auto scale = torch::exp2(exponent - steps);
-      grid.scale = scale.to(torch::kFloat);
-      grid.lower = ((qmin - 0.5) * scale).to(torch::kFloat);
-      grid.upper = ((qmax + 0.5) * scale).to(torch::kFloat);
-      break;
-    }
-  }
-  grid.zero_point = zero_point.to(torch::kInt);
-  grid.low = torch::full_like(grid.zero_point, qmin);
-  grid.high = torch::full_like(grid.zero_point, qmax);
-  return grid;
+  const detail::LearnedStepRule rule{
+      .kind = options_.kind,
+      .qmin = static_cast<double>(options_.range.qmin()),
+      .qmax = qmax,
+      .step_bits = static_cast<double>(options_.range.bits() - (options_.range.is_signed() ? 1 : 0)),
+      .bounds =
+          is_log ? detail::Bounds{-kLargestLog2, kLargestLog2} : detail::Bounds{kScaleFloor, kLargestScale},
+      .gradient_factor = scales ? 1.0 / std::sqrt(static_cast<double>(elements) * qmax) : 1.0};
+  const auto all = named_parameters();
+  const auto& first = all[parameter_name(options_.kind)];
+  const bool has_offset = options_.kind == LearnedStepKind::kLsqPlus;
+  const auto grid = detail::derive_grid(
+      rule, {first, has_offset ? all["offset"] : Tensor(), Tensor(), first.sizes().vec()});
+  return {.scale = grid.scale,
+          .lower = grid.lower,
+          .upper = grid.upper,
+          .zero_point = grid.zero_point,
+          .low = grid.low,
+          .high = grid.high,
+          .axis = options_.axis};
 }
 
 std::int64_t LearnedStepQuantizer::channel_elements(const Tensor& x) const {

@@ -1,9 +1,9 @@
-#include "quantizers/learned_functions.h"
+#include "quantizers/derived_grid.h"
 #include "quantizers/parametric_kind.h"
+#include "quantizers/print_parameters.h"
 #include "quantizers/quantizer_config.h"
 #include <qat/quantizers/parametric_quantizer.h>
 
-#include <ATen/TracerMode.h>
 #include <torch/types.h>
 
 #include <nlohmann/json.hpp>
@@ -21,18 +21,9 @@ using torch::Tensor;
 
 constexpr std::int64_t kMostBits = 16;
 
-Tensor float_values(const Tensor& v) {
-  return v.to(torch::kFloat);
-}
-
 std::vector<std::int64_t> shape_of(const ParametricOptions& options, std::string_view name) {
   if (!options.axis || name == "n") return {};
   return {options.channels};
-}
-
-/// `value` in place of v, with the gradient of v.
-Tensor replaced(const Tensor& v, const Tensor& value) {
-  return v + (value - v).detach();
 }
 
 /// ceil(log2(v)) for v >= 1.
@@ -72,77 +63,40 @@ Learnable ParametricQuantizer::learnable(std::string_view name) const {
   return result;
 }
 
-Tensor ParametricQuantizer::value(const char* name) const {
-  const auto bounds = learnable(name);
-  auto parameter = named_parameters()[name];
-  if (options_.fix_parameters) parameter = parameter.detach();
-  return detail::bounded(parameter.to(torch::kDouble), static_cast<float>(bounds.min),
-                         static_cast<float>(bounds.max), options_.compatible);
+detail::ParametricRule ParametricQuantizer::rule() const {
+  const auto bounds = [&](const char* name) {
+    const auto given = learnable(name);
+    return detail::Bounds{static_cast<float>(given.min), static_cast<float>(given.max)};
+  };
+  const auto names = detail::learned_names(options_.kind);
+  return {.kind = options_.kind,
+          .is_signed = options_.is_signed,
+          .with_zero = options_.with_zero,
+          .compatible = options_.compatible,
+          .most_magnitudes = std::exp2(detail::kMostMagnitudeBits),
+          .first = bounds(names[0]),
+          .second = bounds(names[1])};
 }
 
-/// n - sign (- with_zero) in whole bits.
-Tensor ParametricQuantizer::width() const {
-  const double taken =
-      (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
-  return detail::rounded(value("n")) - taken;
-}
-
-/// The same within the limit; beyond it the gradient passes as if there were none.
-Tensor ParametricQuantizer::limited_width() const {
-  const auto wanted = width();
-  const double taken =
-      (options_.is_signed ? 1 : 0) + (is_power_of_two(options_.kind) && options_.with_zero ? 1 : 0);
-  return replaced(wanted, torch::minimum(wanted.detach(), bits_limit_.to(torch::kDouble) - taken));
-}
-
-/// The step, coarser where the codes up to `upper` would exceed the limit: the smallest power of two that
-/// fits.
-Tensor ParametricQuantizer::within_limit(const Tensor& d, const Tensor& upper) const {
-  const auto most_codes = torch::exp2(bits_limit_.to(torch::kDouble) - (options_.is_signed ? 1 : 0)) - 1;
-  const auto range = upper.detach();
-  const auto coarser = 2 * detail::power_of_two_below(range / (most_codes + 1));
-  return torch::where(torch::floor(range / d.detach()) <= most_codes, d, replaced(d, coarser));
+detail::GridInputs ParametricQuantizer::inputs() const {
+  const auto all = named_parameters();
+  const auto names = detail::learned_names(options_.kind);
+  const auto used = [&](const char* name) {
+    return options_.fix_parameters ? all[name].detach() : all[name];
+  };
+  return {used(names[0]), used(names[1]), bits_limit_, shape_of(options_, "")};
 }
 
 UniformGrid ParametricQuantizer::uniform_grid() const {
   TORCH_CHECK(!is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
               " has a power-of-two grid, not a uniform one");
-  const at::tracer::impl::NoTracerDispatchMode no_tracer;
-  Tensor d;
-  Tensor upper;
-  if (options_.kind == ParametricKind::kFpDXmax) {
-    d = detail::power_of_two(value("d"));
-    upper = value("xmax");
-    if (!options_.compatible) d = detail::held_below(d, detail::power_of_two_below(upper));
-  } else if (options_.kind == ParametricKind::kFpDB) {
-    d = detail::power_of_two(value("d"));
-    upper = d * (torch::exp2(width()) - 1);
-  } else {
-    const auto levels = torch::exp2(limited_width()) - 1;
-    if (options_.kind == ParametricKind::kFpNM) {
-      d = detail::power_of_two(torch::exp2(value("m")) / levels);
-      upper = d * levels;
-    } else {
-      const auto xmax = value("xmax");
-      d = detail::power_of_two(xmax / levels);
-      if (!options_.compatible) d = detail::held_below(d, detail::power_of_two_below(xmax));
-      const auto reachable = levels * d;
-      upper = options_.compatible ? xmax : torch::where(reachable < xmax, reachable, xmax);
-    }
-  }
-  if (!options_.compatible) d = within_limit(d, upper);
-  const auto shape = shape_of(options_, "");
-  d = float_values(d).expand(shape);
-  upper = float_values(upper).expand(shape);
-  const auto quotient = upper.detach() / d.detach();
-  auto high = options_.compatible ? torch::floor(quotient + 0.5) : torch::floor(quotient);
-  high = torch::nan_to_num(high).to(torch::kInt);
-  return {.scale = d,
-          .lower = options_.is_signed ? -upper : torch::zeros_like(upper.detach()),
-          .upper = upper,
-          .zero_point = torch::zeros_like(high),
-          .low = options_.is_signed ? -high : torch::zeros_like(high),
-          .high = high,
+  const auto grid = detail::derive_grid(rule(), inputs());
+  return {.scale = grid.scale,
+          .lower = grid.lower,
+          .upper = grid.upper,
+          .zero_point = grid.zero_point,
+          .low = grid.low,
+          .high = grid.high,
           .axis = options_.axis,
           .compatible = options_.compatible};
 }
@@ -150,37 +104,9 @@ UniformGrid ParametricQuantizer::uniform_grid() const {
 PowerOfTwoGrid ParametricQuantizer::power_of_two_grid() const {
   TORCH_CHECK(is_power_of_two(options_.kind), "qat::ParametricQuantizer: ", to_string(options_.kind),
               " has a uniform grid, not a power-of-two one");
-  const at::tracer::impl::NoTracerDispatchMode no_tracer;
-  Tensor xmin;
-  Tensor xmax;
-  if (options_.kind == ParametricKind::kPow2XminXmax) {
-    xmin = detail::power_of_two(value("xmin"));
-    xmax = detail::power_of_two(value("xmax"));
-    if (!options_.compatible) xmin = detail::held_below(xmin, xmax);
-  } else if (options_.kind == ParametricKind::kPow2BXmin) {
-    xmin = detail::power_of_two(value("xmin"));
-    xmax = xmin * torch::exp2(torch::exp2(width()) - 1);
-  } else {
-    const auto magnitudes = torch::exp2(limited_width());
-    if (options_.kind == ParametricKind::kPow2NM) {
-      const auto m = detail::rounded(value("m"));
-      xmax = torch::exp2(m);
-      xmin = torch::exp2(m - magnitudes + 1);
-    } else {
-      xmax = detail::power_of_two(value("xmax"));
-      xmin = torch::exp2(1 - magnitudes) * xmax;
-    }
-  }
-  if (!options_.compatible) {
-    const double taken = (options_.is_signed ? 1 : 0) + (options_.with_zero ? 1 : 0);
-    const auto most =
-        torch::exp2(bits_limit_.to(torch::kDouble) - taken).clamp_max(std::exp2(detail::kMostMagnitudeBits));
-    const auto smallest = xmax.detach() * torch::exp2(1 - most);
-    xmin = torch::where(xmin < smallest, replaced(xmin, smallest), xmin);
-  }
-  const auto shape = shape_of(options_, "");
-  return {.xmin = float_values(xmin).expand(shape),
-          .xmax = float_values(xmax).expand(shape),
+  const auto grid = detail::derive_grid(rule(), inputs());
+  return {.xmin = grid.scale,
+          .xmax = grid.upper,
           .is_signed = options_.is_signed,
           .with_zero = options_.with_zero,
           .compatible = options_.compatible,
@@ -254,32 +180,28 @@ void ParametricQuantizer::limit_bits(std::int64_t bits) {
 
 double ParametricQuantizer::wanted_bits() const {
   const torch::NoGradGuard no_grad;
-  const double sign = options_.is_signed ? 1 : 0;
-  if (named_parameters().contains("n")) return std::round(value("n").item<double>());
-  if (is_power_of_two(options_.kind)) {
-    const auto doublings = torch::log2(value("xmax") / value("xmin")).max().item<double>();
-    return std::log2(std::max(0.0, doublings) + 1 + (options_.with_zero ? 1 : 0)) + sign;
+  const auto used = rule();
+  const auto given = inputs();
+  const auto channel_value = [](const Tensor& parameter, detail::Bounds bounds, std::int64_t channel) {
+    const auto values = parameter.to(torch::kCPU, torch::kDouble).contiguous();
+    const auto* v = values.const_data_ptr<double>();
+    return std::clamp(v[values.numel() == 1 ? 0 : channel], bounds.min, bounds.max);
+  };
+  if (named_parameters().contains("n")) return std::round(channel_value(given.first, used.first, 0));
+  double most = 0;
+  for (std::int64_t c = 0; c < given.first.numel(); ++c) {
+    const double first = channel_value(given.first, used.first, c);
+    const double second = channel_value(given.second, used.second, c);
+    const double codes = is_power_of_two(options_.kind)
+                             ? std::max(0.0, std::log2(second / first)) + used.zero_codes()
+                             : std::floor(second / nearest_power_of_two(first));
+    most = std::max(most, std::log2(codes + 1));
   }
-  return std::log2(std::floor((value("xmax") / detail::power_of_two(value("d"))).max().item<double>()) + 1) +
-         sign;
+  return most + used.sign_bits();
 }
 
 Tensor ParametricQuantizer::bit_count() const {
-  const double sign = options_.is_signed ? 1 : 0;
-  const auto fewest = static_cast<double>(fewest_bits());
-  Tensor bits;
-  if (named_parameters().contains("n")) {
-    bits = detail::rounded(value("n"));
-  } else if (is_power_of_two(options_.kind)) {
-    const auto doublings =
-        torch::log2(detail::power_of_two(value("xmax")) / detail::power_of_two(value("xmin")));
-    bits = detail::rounded_up(torch::log2(doublings.clamp_min(0) + 1 + (options_.with_zero ? 1 : 0))) + sign;
-  } else {
-    const auto codes = detail::rounded(value("xmax") / detail::power_of_two(value("d")));
-    bits = detail::rounded_up(torch::log2(codes + 1)) + sign;
-  }
-  bits = bits.max();
-  return bits.item<double>() > fewest ? bits : bits.detach().clamp_min(fewest);
+  return detail::derive_bits({rule(), static_cast<double>(fewest_bits())}, inputs()).max().to(torch::kDouble);
 }
 
 void ParametricQuantizer::clip_gradients() {

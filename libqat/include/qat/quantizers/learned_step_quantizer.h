@@ -3,6 +3,7 @@
 #include <qat/autograd/learned_quantize.h>
 #include <qat/numerics/integer_range.h>
 #include <qat/numerics/value_range.h>
+#include <qat/quantizers/learned_kinds.h>
 #include <qat/quantizers/quantizer.h>
 
 #include <torch/types.h>
@@ -13,29 +14,6 @@
 #include <string_view>
 
 namespace qat {
-
-/// Quantizers of a fixed width whose scale, offset or range learns; in text "lsq", "lsq_plus", "pact", "tqt".
-enum class LearnedStepKind : std::int8_t {
-  /// Learned step size (Esser et al., arXiv 1902.08153, eq. 1 to 3): parameter `scale`, zero point 0.
-  kLsq,
-  /// LSQ+ (Bhalgat et al., arXiv 2004.09576, eq. 1 to 5): parameters `scale` and `offset`. The offset is
-  /// rounded to a
-  /// whole number of steps, zero_point = clamp(round(-offset / scale), qmin, qmax), so that 0 stays exactly
-  /// 0.
-  kLsqPlus,
-  /// PACT (Choi et al., arXiv 1805.06085, eq. 1 to 3): parameter `alpha`, unsigned, scale = alpha / qmax;
-  /// alpha gets the
-  /// gradient of the elements at or above it, the rounding error gives none.
-  kPact,
-  /// TQT (Jain et al., arXiv 1903.08066, eq. 5 to 8): parameter `log2_t`, scale = 2^ceil(log2_t) / 2^(bits -
-  /// signed).
-  /// Elements up to half a step beyond the ends count as inside.
-  kTqt,
-};
-
-std::string to_string(LearnedStepKind kind);
-/// Reads such a name. Throws: c10::ValueError listing the names.
-LearnedStepKind parse_learned_step_kind(std::string_view text);
 
 struct LearnedStepOptions {
   LearnedStepKind kind = LearnedStepKind::kLsq;

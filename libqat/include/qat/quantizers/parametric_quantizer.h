@@ -2,6 +2,7 @@
 
 #include <qat/autograd/learned_quantize.h>
 #include <qat/numerics/value_range.h>
+#include <qat/quantizers/learned_kinds.h>
 #include <qat/quantizers/quantizer.h>
 
 #include <torch/types.h>
@@ -13,25 +14,10 @@
 
 namespace qat {
 
-/// The eight parametrisations of "Mixed Precision DNNs" (Uhlich et al., arXiv 1905.11452); in text "fp_n_m",
-/// ... Which two of bit width n, exponent m of the range, step d, range xmax and smallest magnitude xmin are
-/// learned; the others follow. N = 2^(n - sign) - 1 codes on each side, K = 2^(n - sign - with_zero)
-/// magnitudes; P2 is the nearest power of two, R rounds half away from zero.
-enum class ParametricKind : std::int8_t {
-  kFpNM,          ///< d = P2(2^m / N), xmax = N d.
-  kFpBXmax,       ///< d = P2(xmax / N), clipped at min(xmax, N d). U2 of the paper.
-  kFpDXmax,       ///< d and xmax as given. U3, recommended where the width learns.
-  kFpDB,          ///< xmax = N d. U1.
-  kPow2NM,        ///< xmax = 2^R(m), xmin = 2^(R(m) - K + 1).
-  kPow2BXmax,     ///< xmin = 2^(1 - K) xmax.
-  kPow2BXmin,     ///< xmax = 2^(K - 1) xmin.
-  kPow2XminXmax,  ///< as given. P3, recommended where the width learns.
-};
-
-std::string to_string(ParametricKind kind);
-/// Reads such a name. Throws: c10::ValueError listing the names.
-ParametricKind parse_parametric_kind(std::string_view text);
-bool is_power_of_two(ParametricKind kind);
+namespace detail {
+struct GridInputs;
+struct ParametricRule;
+}  // namespace detail
 
 /// A learnable: its start value, and the closed range in which it is used.
 struct Learnable {
@@ -141,10 +127,8 @@ class ParametricQuantizer : public Quantizer {
   Learnable learnable(std::string_view name) const;
 
  private:
-  torch::Tensor value(const char* name) const;
-  torch::Tensor width() const;
-  torch::Tensor limited_width() const;
-  torch::Tensor within_limit(const torch::Tensor& d, const torch::Tensor& upper) const;
+  detail::ParametricRule rule() const;
+  detail::GridInputs inputs() const;
 
   ParametricOptions options_;
   torch::Tensor bits_limit_;
