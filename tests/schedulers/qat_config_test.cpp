@@ -84,6 +84,12 @@ TEST_CASE("QATConfig refuses values and combinations that mean nothing", "[sched
     };
     CHECK(refusal_lacks(change, {to_string(kind), "MinMaxMva"}) == "");
   }
+  const auto searched = [](QATConfig& config) {
+    config.weight_start = WeightStart::kMse;
+    config.weight_range_current = true;
+    config.weight_quantizer = "lsq";
+  };
+  CHECK(refusal_lacks(searched, {"weight_start mse", "weight_range_current", "lsq"}) == "");
   CHECK(refusal_lacks([](QATConfig& config) { config.record_layers = {"BatchNorm2d"}; }, {"bn_folding"}) ==
         "");
   CHECK(refusal_lacks([](QATConfig& config) { config.record_layers = {"qat::nn::Conv2d"}; },
@@ -137,6 +143,8 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.recorder_weight = RecorderKind::kAbsMax;
   config.recorder_activation = RecorderKind::kMinMaxMva;
   config.recorder_decay = 0.1;
+  config.weight_start = WeightStart::kMse;
+  config.weight_quantizer = "lsq";
   config.weight_range_current = true;
   config.record_layers = {"Conv2d", "Add"};
   config.skip_inputs_layers = {};

@@ -83,7 +83,8 @@ QAT_HOST_DEVICE GridParameterGradients channel_gradients(const Rule& rule, const
   return {tape.gradient(first), tape.gradient(second)};
 }
 
-/// The gradients of the parameters: those of a parameter that all channels share are added in the order of the channels.
+/// The gradients of the parameters: those of a parameter that all channels share are added in the order of
+/// the channels.
 template <class Rule>
 QAT_HOST_DEVICE void derive_gradients(const Rule& rule, const GridJob& job, const GridGradients& gradients,
                                       double* first, double* second) {

@@ -9,8 +9,9 @@
 
 namespace qat::detail {
 
-/// From the parameters of one channel to what is computed of them: written once, for values and gradients, for CPU and
-/// CUDA. A rule's derive() takes the channel's two parameters (the second is 0 if there is none) and the limit of bits.
+/// From the parameters of one channel to what is computed of them: written once, for values and gradients,
+/// for CPU and CUDA. A rule's derive() takes the channel's two parameters (the second is 0 if there is none)
+/// and the limit of bits.
 
 /// The grid of one channel; fields as in UniformGrid and PowerOfTwoGrid.
 struct ScalarGrid {
@@ -32,7 +33,8 @@ QAT_HOST_DEVICE Scalar in_float32(const Scalar& v) {
   return v.with(static_cast<float>(v.value()), 1);
 }
 
-/// The parameters of ParametricQuantizer, named by the kind: (n, m), (n, xmax), (d, xmax), (n, d), (n, xmin), (xmin, xmax).
+/// The parameters of ParametricQuantizer, named by the kind: (n, m), (n, xmax), (d, xmax), (n, d), (n, xmin),
+/// (xmin, xmax).
 struct ParametricRule {
   ParametricKind kind;
   bool is_signed;
@@ -63,7 +65,8 @@ struct ParametricRule {
   }
 
  private:
-  /// Whole bits of n for the magnitudes, within the limit; beyond it the gradient passes as if there were none.
+  /// Whole bits of n for the magnitudes, within the limit; beyond it the gradient passes as if there were
+  /// none.
   QAT_HOST_DEVICE Scalar limited_width(const Scalar& n, double bits_limit) const {
     const Scalar wanted = rounded(n) - taken_bits();
     const double most = bits_limit - taken_bits();

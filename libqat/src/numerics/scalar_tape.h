@@ -9,9 +9,9 @@ namespace qat::detail {
 
 class Scalar;
 
-/// Records the few operations between a quantizer's parameters and its grid, for one channel, and computes their
-/// gradients backwards. Autograd of tensors would take longer for these than a layer's kernels do. All numbers are
-/// float64; nothing is allocated.
+/// Records the few operations between a quantizer's parameters and its grid, for one channel, and computes
+/// their gradients backwards. Autograd of tensors would take longer for these than a layer's kernels do. All
+/// numbers are float64; nothing is allocated.
 class ScalarTape {
  public:
   /// Which gradients an operation passes on.
@@ -45,7 +45,8 @@ class ScalarTape {
 /// A number on a tape, or a constant.
 class Scalar {
  public:
-  QAT_HOST_DEVICE Scalar(double value = 0) : value_(value) {}  // NOLINT: constants mix with numbers on the tape
+  QAT_HOST_DEVICE Scalar(double value = 0)
+      : value_(value) {}  // NOLINT: constants mix with numbers on the tape
 
   QAT_HOST_DEVICE double value() const { return value_; }
 
@@ -119,8 +120,9 @@ QAT_HOST_DEVICE void ScalarTape::run_backward() {
   }
 }
 
-/// clip(v, min, max) for a parameter. The gradient passes strictly between the bounds. At or beyond a bound it passes if
-/// descent moves the parameter inward, so that no parameter stays at its bound for ever; `strict`: never (nnabla).
+/// clip(v, min, max) for a parameter. The gradient passes strictly between the bounds. At or beyond a bound
+/// it passes if descent moves the parameter inward, so that no parameter stays at its bound for ever;
+/// `strict`: never (nnabla).
 QAT_HOST_DEVICE Scalar bounded(const Scalar& v, double min, double max, bool strict = false) {
   using Gate = ScalarTape::Gate;
   const double x = v.value();

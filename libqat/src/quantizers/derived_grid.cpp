@@ -13,11 +13,13 @@ namespace {
 
 using torch::Tensor;
 
-/// A copy of a parameter in the type of the arithmetic, on the CPU: training may change it before the backward pass.
+/// A copy of a parameter in the type of the arithmetic, on the CPU: training may change it before the
+/// backward pass.
 Tensor grid_values(const Tensor& parameter) {
-  return parameter.defined()
-             ? parameter.detach().to(torch::kCPU, torch::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous()
-             : Tensor();
+  return parameter.defined() ? parameter.detach()
+                                   .to(torch::kCPU, torch::kDouble, /*non_blocking=*/false, /*copy=*/true)
+                                   .contiguous()
+                             : Tensor();
 }
 
 /// A rule with the values of its parameters.
@@ -59,8 +61,7 @@ class GridCall : public torch::CustomClassHolder {
     for (std::int64_t channel = 0; channel < job_.channels; ++channel)
       kernels::derive_channel(rule_, job_, channel, tables);
     if (!options_.device().is_cpu()) {
-      for (auto* tensor :
-           {&grid.scale, &grid.lower, &grid.upper, &grid.zero_point, &grid.low, &grid.high})
+      for (auto* tensor : {&grid.scale, &grid.lower, &grid.upper, &grid.zero_point, &grid.low, &grid.high})
         *tensor = tensor->to(options_.device());
     }
     return grid;
@@ -97,8 +98,7 @@ class GridCall : public torch::CustomClassHolder {
 template <class Rule>
 struct GridFunction : torch::autograd::Function<GridFunction<Rule>> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const Tensor&,
-                                                const Tensor&,
-                                                const c10::intrusive_ptr<GridCall<Rule>>& call,
+                                                const Tensor&, const c10::intrusive_ptr<GridCall<Rule>>& call,
                                                 const DerivedGrid& grid) {
     context->saved_data["call"] = torch::IValue::make_capsule(call);
     context->set_materialize_grads(false);

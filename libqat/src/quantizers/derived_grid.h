@@ -12,8 +12,8 @@ namespace qat::detail {
 /// The parameters that a rule of numerics/grid_rules.h computes a grid from: [] or [channels].
 struct GridInputs {
   torch::Tensor first;
-  torch::Tensor second;          ///< undefined: the quantizer has one parameter.
-  torch::Tensor bits_limit;      ///< int64, []; undefined: none.
+  torch::Tensor second;             ///< undefined: the quantizer has one parameter.
+  torch::Tensor bits_limit;         ///< int64, []; undefined: none.
   std::vector<std::int64_t> shape;  ///< of the grid: {} or {channels}.
 };
 

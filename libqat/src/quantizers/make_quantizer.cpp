@@ -1,3 +1,5 @@
+#include "autograd/dense_view.h"
+#include "numerics/enum_names.h"
 #include <qat/quantizers/learned_step_quantizer.h>
 #include <qat/quantizers/low_bit_weight_quantizer.h>
 #include <qat/quantizers/make_quantizer.h>
@@ -7,6 +9,9 @@
 
 namespace qat {
 namespace {
+
+constexpr detail::EnumNames<WeightStart, 2> kWeightStartNames{
+    {{WeightStart::kStatistics, "statistics"}, {WeightStart::kMse, "mse"}}};
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -34,7 +39,8 @@ std::shared_ptr<Quantizer> affine(const AffineQuantizerOptions& options, const V
 }
 
 std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQuantizerOptions& options,
-                                        const ValueRange& range, const torch::Tensor& weight) {
+                                        const ValueRange& range, const torch::Tensor& weight,
+                                        WeightStart start) {
   // An offset would give weights a zero point; the paper keeps them symmetric.
   const auto kind =
       weight.defined() && family == "lsq_plus" ? LearnedStepKind::kLsq : parse_learned_step_kind(family);
@@ -44,7 +50,7 @@ std::shared_ptr<Quantizer> learned_step(std::string_view family, const AffineQua
                                                                 .rounding = options.rounding,
                                                                 .axis = options.axis,
                                                                 .channels = channel_count(options, range)});
-  if (weight.defined()) {
+  if (weight.defined() && start == WeightStart::kStatistics) {
     quantizer->start_from_tensor(weight);
   } else {
     quantizer->start_from(range);
@@ -77,7 +83,51 @@ std::shared_ptr<Quantizer> parametric(std::string_view family, const AffineQuant
   return quantizer;
 }
 
+/// A family whose start follows from a range.
+std::shared_ptr<Quantizer> ranged(std::string_view family, const AffineQuantizerOptions& options,
+                                  const ValueRange& range, const torch::Tensor& weight, WeightStart start) {
+  if (family == "affine" || (family == "pact" && options.range.is_signed())) return affine(options, range);
+  if (is_learned_step(family)) return learned_step(family, options, range, weight, start);
+  return parametric(family, options, range, weight.defined());
+}
+
+/// The mean squared error of quantized weights, float64, shape [] or, with an axis, [C].
+torch::Tensor squared_error(Quantizer& quantizer, const torch::Tensor& weight,
+                            std::optional<std::int64_t> axis) {
+  const auto square = (quantizer.forward(weight) - weight).to(torch::kDouble).square();
+  return axis ? square.transpose(0, *axis).unsqueeze(-1).flatten(1).mean(1) : square.mean();
+}
+
+/// The part of `range` with the smallest error; the largest such part where several are equal.
+ValueRange least_error_range(std::string_view family, const AffineQuantizerOptions& options,
+                             const ValueRange& range, const torch::Tensor& weight) {
+  constexpr int kParts = 40;
+  const torch::NoGradGuard no_grad;
+  const auto at = weight.detach();
+  const auto axis = detail::resolve_axis(at, options.axis);
+  ValueRange best = range;
+  torch::Tensor least;
+  for (int k = kParts; k > 0; --k) {
+    const double part = static_cast<double>(k) / kParts;
+    const ValueRange tried{range.min * part, range.max * part};
+    const auto error = squared_error(*ranged(family, options, tried, at, WeightStart::kMse), at, axis);
+    const auto better = least.defined() ? error < least : torch::ones_like(error, torch::kBool);
+    least = least.defined() ? torch::where(better, error, least) : error;
+    best = {torch::where(better.to(range.min.device()), tried.min, best.min),
+            torch::where(better.to(range.max.device()), tried.max, best.max)};
+  }
+  return best;
+}
+
 }  // namespace
+
+std::string to_string(WeightStart start) {
+  return detail::enum_name(kWeightStartNames, start);
+}
+
+WeightStart parse_weight_start(std::string_view text) {
+  return detail::parse_enum(kWeightStartNames, "weight start", text);
+}
 
 const std::vector<std::string>& activation_quantizer_names() {
   static const std::vector<std::string> names = {
@@ -105,14 +155,17 @@ std::int64_t most_bits(std::string_view family, std::int64_t bits) {
 }
 
 std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,
-                                          const ValueRange& range, const torch::Tensor& weight) {
+                                          const ValueRange& range, const torch::Tensor& weight,
+                                          WeightStart start) {
   const bool is_weight = weight.defined();
   const auto& names = is_weight ? weight_quantizer_names() : activation_quantizer_names();
   TORCH_CHECK_VALUE(contains(names, family), "qat::make_quantizer: there is no family \"", family, "\" for ",
                     is_weight ? "weights" : "activations", "; expected ", joined(names));
-  if (family == "affine" || (family == "pact" && options.range.is_signed())) return affine(options, range);
-  if (is_learned_step(family)) return learned_step(family, options, range, weight);
-  if (has_learned_width(family)) return parametric(family, options, range, is_weight);
+  if (family == "affine" || is_learned_step(family) || has_learned_width(family)) {
+    const bool searches = is_weight && start == WeightStart::kMse && weight.numel() != 0;
+    return ranged(family, options, searches ? least_error_range(family, options, range, weight) : range,
+                  weight, start);
+  }
   const auto kind = parse_low_bit_weight_kind(family);
   const auto axis = kind == LowBitWeightKind::kDorefa ? std::nullopt : options.axis;
   return std::make_shared<LowBitWeightQuantizer>(

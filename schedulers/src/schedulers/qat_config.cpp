@@ -60,6 +60,9 @@ void parse(const std::string& text, PowerOfTwo& value) {
 void parse(const std::string& text, Rounding& value) {
   value = parse_rounding(text);
 }
+void parse(const std::string& text, WeightStart& value) {
+  value = parse_weight_start(text);
+}
 void parse(const std::string& text, RecorderKind& value) {
   value = parse_recorder_kind(text);
 }
@@ -76,6 +79,7 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("layer_activation_bits", config.layer_activation_bits);
   visit("weight_quantizer", config.weight_quantizer);
   visit("activation_quantizer", config.activation_quantizer);
+  visit("weight_start", config.weight_start);
   visit("channel_wise", config.channel_wise);
   visit("narrow_range", config.narrow_range);
   visit("activation_range", config.activation_range);
@@ -193,6 +197,12 @@ void QATConfig::validate() const {
     check_bits(("layer_activation_bits of " + path).c_str(), bits);
   check_family("weight_quantizer", weight_quantizer, weight_quantizer_names());
   check_family("activation_quantizer", activation_quantizer, activation_quantizer_names());
+  const bool follows = weight_quantizer == "affine" && weight_range_current;
+  TORCH_CHECK_VALUE(
+      weight_start == WeightStart::kStatistics || !follows, "QATConfig: weight_start ",
+      qat::to_string(weight_start),
+      " searches the scale that affine weights keep, but with weight_range_current their scales follow "
+      "the weights; set it to false, or use another weight_quantizer such as lsq");
   check_budget("weight_budget_kb", weight_budget_kb, "weight_quantizer", weight_quantizer);
   check_budget("activation_budget_kb", activation_budget_kb, "activation_quantizer", activation_quantizer);
   TORCH_CHECK_VALUE(std::isfinite(budget_penalty) && budget_penalty >= 0.0,

@@ -46,7 +46,8 @@ std::shared_ptr<Quantizer> weight_quantizer(QuantizableLayer& layer, const std::
   options.range = IntegerRange(std::max<std::int64_t>(bits, 2), Signedness::kSigned, width(config));
   options.axis = weight_axis(layer, config);
   if (config.weight_range_current) options.scale_source = ScaleSource::kCurrent;
-  return make_quantizer(config.weight_quantizer, options, range, *layer.weight_parameter());
+  return make_quantizer(config.weight_quantizer, options, range, *layer.weight_parameter(),
+                        config.weight_start);
 }
 
 std::shared_ptr<Quantizer> activation_quantizer(const PlacedSlot& slot, const ValueRange& range,

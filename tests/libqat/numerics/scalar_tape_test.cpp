@@ -1,10 +1,10 @@
 #include "numerics/scalar_tape.h"
 
-#include "support/catch.h"
-
 #include <cmath>
 #include <functional>
 #include <limits>
+
+#include "support/catch.h"
 
 namespace {
 

@@ -32,14 +32,27 @@ bool has_learned_width(std::string_view family);
 /// magnitudes: codes in units of the smallest one fit 8 bits, and biases at its scale 32), `bits` for others.
 std::int64_t most_bits(std::string_view family, std::int64_t bits);
 
+/// Where the start values of a weight quantizer come from; in text "statistics", "mse".
+enum class WeightStart : std::int8_t {
+  kStatistics,  ///< what the family's paper says: the range, or the mean magnitude (lsq).
+  kMse,  ///< the part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean
+         ///< squared error, for each channel. For one- and two-bit families as kStatistics: they have no
+         ///< range.
+};
+
+std::string to_string(WeightStart start);
+/// Reads such a name. Throws: c10::ValueError listing the names.
+WeightStart parse_weight_start(std::string_view text);
+
 /// A quantizer of a family, with its start values.
 ///
 /// `options`: codes, symmetry, rounding and axis that it is to have; what a family cannot have is ignored (a
 /// parametric quantizer is symmetric). `range`: what was recorded. `weight`: the tensor itself for weights,
-/// whose statistics some families start from (lsq); undefined for activations. Power-of-two weights have no
+/// which some families start from (lsq), and `start`; undefined for activations. Power-of-two weights have no
 /// zero, activations have. pact with signed codes is replaced by the affine quantizer: it has no negative
 /// codes. Throws: c10::ValueError for an unknown family, for dorefa, binary and ternary activations.
 std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,
-                                          const ValueRange& range, const torch::Tensor& weight = {});
+                                          const ValueRange& range, const torch::Tensor& weight = {},
+                                          WeightStart start = WeightStart::kStatistics);
 
 }  // namespace qat

@@ -2,6 +2,7 @@
 
 #include <qat/autograd/fake_quantize.h>
 #include <qat/numerics/affine_params.h>
+#include <qat/quantizers/make_quantizer.h>
 #include <qat/recorders/recorder.h>
 
 #include <cstdint>
@@ -53,6 +54,9 @@ struct QATConfig {
   /// may have.
   std::string weight_quantizer = "affine";
   std::string activation_quantizer = "affine";
+  /// Where the scales of weights start (WeightStart::kMse: by a search, see make_quantizer). Affine weights
+  /// need weight_range_current false for a search: their scales stay where they start.
+  WeightStart weight_start = WeightStart::kStatistics;
   bool channel_wise = false;  ///< a weight scale per output channel (embeddings stay per tensor).
   bool narrow_range = false;  ///< weights and signed activations without the lowest code.
   ActivationRange activation_range = ActivationRange::kSigned;
