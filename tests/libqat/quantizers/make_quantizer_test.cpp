@@ -2,9 +2,9 @@
 
 #include <torch/types.h>
 
-#include "support/catch.h"
-
 #include <string>
+
+#include "support/catch.h"
 
 namespace {
 
@@ -48,8 +48,7 @@ TEST_CASE("A start by squared error clips outliers that the range keeps") {
   const auto whole = make_quantizer("affine", options, finite_range(w), w);
   const auto searched = make_quantizer("affine", options, finite_range(w), w, WeightStart::kMse);
   CHECK(searched->scale(w).item<float>() < whole->scale(w).item<float>());
-  CHECK(mean_squared_error(*searched, w).item<double>() <
-        mean_squared_error(*whole, w).item<double>());
+  CHECK(mean_squared_error(*searched, w).item<double>() < mean_squared_error(*whole, w).item<double>());
 }
 
 TEST_CASE("Weights of zeros start by squared error as by statistics") {
