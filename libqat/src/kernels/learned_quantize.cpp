@@ -1,6 +1,10 @@
 #include "kernels/learned_quantize.h"
 
 #include "kernels/block.h"
+#include "kernels/pack.h"
+#include <qat/numerics/affine.h>
+#include <qat/numerics/power_of_two.h>
+#include <qat/numerics/uniform.h>
 
 #include <algorithm>
 
@@ -13,29 +17,33 @@ struct Range {
   std::int64_t end;
 };
 
-/// What a block of elements adds to the sums.
-template <class T>
-struct Contributions {
-  alignas(64) T values[kLearnedSums][kBlock];
-};
+/// Entries of a table from channel c on: that of one channel (step 0), or those of consecutive ones (step 1).
+template <int step, class T>
+[[gnu::always_inline]] inline Pack<T> entries(const T* table, std::int64_t c, std::int64_t count) {
+  return step == 0 ? fill_pack(table[c]) : load_pack(table + c, count, T(0));
+}
 
-// The rules, element by element.
+// The rules, pack by pack.
 
 template <Rounding rounding, class T>
 struct UniformLoop {
   UniformRule<T> rule;
 
   static constexpr int sums = 3;
-  [[gnu::always_inline]] UniformCell<T> cell(std::int64_t c) const {
-    return {rule.scale[c], rule.zero_point[c], rule.low[c], rule.high[c], rule.lower[c], rule.upper[c]};
+  template <int step>
+  [[gnu::always_inline]] UniformCell<Pack<T>> cell(std::int64_t c, std::int64_t count) const {
+    const auto zero_point = entries<step>(rule.zero_point, c, count);
+    return {entries<step>(rule.scale, c, count), entries<step>(rule.low, c, count) - zero_point,
+            entries<step>(rule.high, c, count) - zero_point, entries<step>(rule.lower, c, count),
+            entries<step>(rule.upper, c, count)};
   }
-  [[gnu::always_inline]] UniformGradient<T> gradient(T x, T dy, const UniformCell<T>& cell) const {
-    return uniform_gradient<rounding>(x, dy, cell);
-  }
-  [[gnu::always_inline]] static void spread(const UniformGradient<T>& g, T& a, T& b, T& c) {
-    a = g.scale;
-    b = g.lower;
-    c = g.upper;
+  [[gnu::always_inline]] Pack<T> gradient(const Pack<T>& x, const Pack<T>& dy,
+                                          const UniformCell<Pack<T>>& cell, Pack<T>* added) const {
+    const auto g = uniform_gradient(x, dy, cell, RoundPack<rounding, T>{});
+    added[0] = g.scale;
+    added[1] = g.lower;
+    added[2] = g.upper;
+    return g.dx;
   }
 };
 
@@ -44,47 +52,83 @@ struct PowerOfTwoLoop {
   PowerOfTwoRule<T> rule;
 
   static constexpr int sums = 2;
-  [[gnu::always_inline]] PowerOfTwoCell<T> cell(std::int64_t c) const { return {rule.xmin[c], rule.xmax[c]}; }
-  [[gnu::always_inline]] PowerOfTwoGradient<T> gradient(T x, T dy, const PowerOfTwoCell<T>& cell) const {
-    return power_of_two_gradient(x, dy, cell, rule.is_signed, rule.with_zero);
+  template <int step>
+  [[gnu::always_inline]] PowerOfTwoCell<Pack<T>> cell(std::int64_t c, std::int64_t count) const {
+    return power_of_two_cell(entries<step>(rule.xmin, c, count), entries<step>(rule.xmax, c, count),
+                             rule.is_signed, rule.with_zero);
   }
-  [[gnu::always_inline]] static void spread(const PowerOfTwoGradient<T>& g, T& a, T& b, T&) {
-    a = g.xmin;
-    b = g.xmax;
+  [[gnu::always_inline]] Pack<T> gradient(const Pack<T>& x, const Pack<T>& dy,
+                                          const PowerOfTwoCell<Pack<T>>& cell, Pack<T>* added) const {
+    const auto g = power_of_two_gradient(x, dy, cell);
+    added[0] = g.xmin;
+    added[1] = g.xmax;
+    return g.dx;
   }
 };
 
-template <int step, class Loop, class T>
-[[gnu::always_inline]] inline void gradient_run(const Loop& loop, std::int64_t channel, std::int64_t length,
-                                                const T* x, const T* dy, T* dx, T* a, T* b, T* c) {
-#pragma GCC ivdep  // omp simd would keep the structs in memory
-  for (std::int64_t i = 0; i < length; ++i) {
-    const auto g = loop.gradient(x[i], dy[i], loop.cell(channel + i * step));
-    dx[i] = g.dx;
-    Loop::spread(g, a[i], b[i], c[i]);
+/// Calls body(i, n) for packs of n elements from i on, full ones with a constant n.
+template <class T, class Body>
+[[gnu::always_inline]] inline void for_packs(std::int64_t length, const Body& body) {
+  std::int64_t i = 0;
+  for (; i + kPack<T> <= length; i += kPack<T>)
+    body(i, kPack<T>);
+  if (i < length) body(i, length - i);
+}
+
+/// A run of one channel.
+template <class Loop, class T>
+[[gnu::always_inline]] inline void gradient_of_channel(const Loop& loop, const ChannelView& view, Run run,
+                                                       const T* x, const T* dy, T* dx, double* sums) {
+  const auto cell = loop.template cell<0>(run.channel, kPack<T>);
+  PackSums<T> totals[Loop::sums] = {};
+  // What is left over is worked on in a place of its own, so that there is one loop.
+  const std::int64_t left = run.length % kPack<T>;
+  T last[3][kPack<T>];
+  if (left > 0) {
+    store_pack(load_pack(x + run.length - left, left, kNothing<T>), last[0]);
+    store_pack(load_pack(dy + run.length - left, left, T(0)), last[1]);
   }
+  for (std::int64_t i = 0; i < run.length; i += kPack<T>) {
+    read_ahead(x + i);
+    read_ahead(dy + i);
+    const bool whole = i + kPack<T> <= run.length;
+    Pack<T> added[Loop::sums];
+    const auto passed =
+        loop.gradient(load_pack(whole ? x + i : last[0]), load_pack(whole ? dy + i : last[1]), cell, added);
+    store_pack(passed, whole ? dx + i : last[2]);
+    for (int k = 0; k < Loop::sums; ++k)
+      totals[k].add(added[k]);
+  }
+  std::memcpy(dx + run.length - left, last[2], static_cast<std::size_t>(left) * sizeof(T));
+  for (int k = 0; k < Loop::sums; ++k)
+    sums[k * view.channels + run.channel] += totals[k].total();
+}
+
+/// A run of one element of each of several channels.
+template <class Loop, class T>
+[[gnu::always_inline]] inline void gradient_across_channels(const Loop& loop, const ChannelView& view,
+                                                            Run run, const T* x, const T* dy, T* dx,
+                                                            double* sums) {
+  for_packs<T>(
+      run.length, [&](std::int64_t i, std::int64_t n) __attribute__((always_inline)) {
+        read_ahead(x + i);
+        read_ahead(dy + i);
+        const auto cell = loop.template cell<1>(run.channel + i, n);
+        Pack<T> added[Loop::sums];
+        store_pack(loop.gradient(load_pack(x + i, n, kNothing<T>), load_pack(dy + i, n, T(0)), cell, added),
+                   dx + i, n);
+        for (int k = 0; k < Loop::sums; ++k)
+          PackSums<T>::add_to(sums + k * view.channels + run.channel + i, added[k], n);
+      });
 }
 
 template <int step, class Loop, class T>
 [[gnu::always_inline]] inline void gradient_runs(const Loop& loop, const ChannelView& view, Range range,
                                                  const T* x, const T* dy, T* dx, double* sums) {
-  Contributions<T> buffer;
   while (range.begin < range.end) {
     const Run run = run_at<step>(view, range.begin, range.end);
-    T* const a = buffer.values[0];
-    T* const b = buffer.values[1];
-    T* const c = buffer.values[2];
-    gradient_run<step>(loop, run.channel, run.length, x, dy, dx, a, b, c);
-    for (int k = 0; k < Loop::sums; ++k) {
-      double* const sum = sums + k * view.channels + run.channel;
-      const T* const values = buffer.values[k];
-      if (step == 0) {
-        *sum += fixed_order_sum(values, run.length);
-      } else {
-        for (std::int64_t i = 0; i < run.length; ++i)
-          sum[i] += static_cast<double>(values[i]);
-      }
-    }
+    step == 0 ? gradient_of_channel(loop, view, run, x, dy, dx, sums)
+              : gradient_across_channels(loop, view, run, x, dy, dx, sums);
     range.begin += run.length;
     x += run.length;
     dy += run.length;
@@ -102,15 +146,15 @@ template <class Loop, class T>
 template <int step, class T>
 [[gnu::always_inline]] inline void quantize_runs(const PowerOfTwoLoop<T>& loop, const ChannelView& view,
                                                  Range range, const T* x, T* out) {
-  const bool is_signed = loop.rule.is_signed;
-  const bool with_zero = loop.rule.with_zero;
   while (range.begin < range.end) {
     const Run run = run_at<step>(view, range.begin, range.end);
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < run.length; ++i) {
-      const auto cell = loop.cell(run.channel + i * step);
-      out[i] = power_of_two_real(x[i], cell, is_signed, with_zero);
-    }
+    const auto one = loop.template cell<0>(run.channel, kPack<T>);
+    for_packs<T>(
+        run.length, [&](std::int64_t i, std::int64_t n) __attribute__((always_inline)) {
+          read_ahead(x + i);
+          const auto cell = step == 0 ? one : loop.template cell<step>(run.channel + i, n);
+          store_pack(power_of_two_real(load_pack(x + i, n, T(0)), cell), out + i, n);
+        });
     range.begin += run.length;
     x += run.length;
     out += run.length;

@@ -3,14 +3,14 @@
 #include "kernels/channel_view.h"
 #include "kernels/element_type.h"
 #include "kernels/instruction_set.h"
-#include <qat/numerics/power_of_two.h>
-#include <qat/numerics/uniform.h>
+#include <qat/numerics/rounding.h>
 
 #include <cstdint>
 
 namespace qat::kernels {
 
-/// Tables of a uniform grid, one entry for each channel of the view; see UniformCell.
+/// Tables of a uniform grid, one entry for each channel of the view; see UniformCell; low and high are codes,
+/// zero points included.
 template <class T>
 struct UniformRule {
   Rounding rounding = Rounding::kHalfToEven;

@@ -1,24 +1,20 @@
 #pragma once
 
-#include <qat/numerics/affine.h>
-#include <qat/numerics/elementary.h>
 #include <qat/numerics/host_device.h>
-#include <qat/numerics/rounding.h>
 
 namespace qat {
 
-/// The uniform grid of one channel whose ends may learn: real = scale * (code - zero_point), code in [low,
-/// high]. Elements at or beyond `lower` and `upper` give their gradient to that bound. `T` is float or
-/// double.
-template <class T>
+/// The uniform grid of one channel whose ends may learn: real = scale * code, code in [first, last]. Elements
+/// at or beyond `lower` and `upper` give their gradient to that bound. `Number` is float, double or a pack of
+/// them whose comparisons give masks.
+template <class Number>
 struct UniformCell {
-  T scale;
-  T zero_point;  ///< an integer.
-  T low;         ///< the lowest and the highest code in use.
-  T high;
-  T lower;  ///< the real bounds; lower <= upper, low is the code of lower, high that of upper, up to
-            ///< rounding.
-  T upper;
+  Number scale;
+  Number first;  ///< the lowest and the highest code in use, each less the zero point.
+  Number last;
+  Number lower;  ///< the real bounds; lower <= upper, first is the code of lower, last that of upper, up to
+                 ///< rounding.
+  Number upper;
 };
 
 /// What one element adds to the gradients, dy being the gradient of its quantized value. The value is
@@ -26,27 +22,29 @@ struct UniformCell {
 /// as the identity (straight-through estimator): d/dx = 1 strictly between the bounds, d/dscale = r, d/dlower
 /// and d/dupper = 1 for elements on or beyond them. NaN gives nothing to anyone. (Learned step: Esser et al.,
 /// arXiv 1902.08153, eq. 3; range: Uhlich et al., arXiv 1905.11452, eq. 4.)
-template <class T>
+template <class Number>
 struct UniformGradient {
-  T dx;
-  T scale;
-  T lower;
-  T upper;
+  Number dx;
+  Number scale;
+  Number lower;
+  Number upper;
 };
 
-template <Rounding rounding, class T>
-[[gnu::always_inline]] QAT_HOST_DEVICE UniformGradient<T> uniform_gradient(T x, T dy,
-                                                                           const UniformCell<T>& cell) {
-  const T held_below = x < cell.upper ? x : cell.upper;
-  const T clipped = x > cell.lower ? held_below : cell.lower;
-  const T position = clipped / cell.scale;
-  const T code = clamp_code(round_to_integer<rounding>(position), cell.low - cell.zero_point,
-                            cell.high - cell.zero_point);
-  const T finite_dy = x == x ? dy : T(0);
-  const T not_above = x < cell.upper ? dy : T(0);
-  const T below = x <= cell.lower ? dy : T(0);
-  return {x > cell.lower ? not_above : T(0), finite_dy * (code - position), x >= cell.upper ? T(0) : below,
-          x >= cell.upper ? dy : T(0)};
+/// `round(position)` is round_to_integer of a Number.
+template <class Number, class Round>
+[[gnu::always_inline]] QAT_HOST_DEVICE UniformGradient<Number> uniform_gradient(
+    const Number& x, const Number& dy, const UniformCell<Number>& cell, const Round& round) {
+  // Selects in the form of minimum and maximum instructions.
+  const Number held_below = x < cell.upper ? x : cell.upper;
+  const Number clipped = held_below > cell.lower ? held_below : cell.lower;
+  const Number position = clipped / cell.scale;
+  const Number rounded = round(position);
+  const Number from_first = rounded > cell.first ? rounded : cell.first;
+  const Number code = from_first < cell.last ? from_first : cell.last;
+  const Number error = dy * (code - position);
+  const Number not_above = x < cell.upper ? dy : Number{};
+  return {x > cell.lower ? not_above : Number{}, x == x ? error : Number{},
+          x <= cell.lower ? not_above : Number{}, x >= cell.upper ? dy : Number{}};
 }
 
 }  // namespace qat
