@@ -1,7 +1,10 @@
 // Forward and backward of the fused fake-quantizer on 16 M floats, against the time that the memory alone
 // takes.
 //
-//   fake_quantize_bench [--json FILE] [--threads N] [--repeats N]
+//   fake_quantize_bench [--json FILE] [--threads N] [--repeats N] [--only TEXT]
+//
+// Without --threads: with two threads and then with one, whose figures are under "one_thread" in the JSON
+// file. --only: the rows with TEXT in their names.
 //
 // The floor is 2.5 copies of the tensor: forward reads x and writes y, backward reads x and dy and writes dx,
 // five streams where a copy has two. All rows are measured in turn, in one process, with a heap that keeps
@@ -78,8 +81,22 @@ void add_families(std::vector<Row>& rows, const Tensor& x, const Tensor& dy) {
     add(family, false, std::nullopt);
   for (const char* family : {"dorefa", "binary", "ternary"})
     add(family, true, std::nullopt);
-  for (const char* family : {"lsq", "lsq_plus", "tqt", "fp_d_xmax", "pow2_xmin_xmax"})
-    add(family, false, 0);
+  for (const auto& family : qat::activation_quantizer_names()) {
+    if (family != "pact") add(family, false, 0);
+  }
+  for (const char* family : {"binary", "ternary"})
+    add(family, true, 0);
+}
+
+/// LSQ composed of operators, the gradients by autograd: what the fused passes replace.
+std::function<void()> composed_lsq(const Tensor& x, const Tensor& dy) {
+  const auto leaf = x.detach().requires_grad_();
+  const auto scale = torch::full({}, 3.0 / 127).requires_grad_();
+  return [=] {
+    const auto position = torch::clamp(leaf / scale, -128, 127);
+    const auto code = position + (torch::round(position) - position).detach();
+    torch::autograd::grad({code * scale}, {leaf, scale}, {dy});
+  };
 }
 
 qat::AffineParams params(std::int64_t channels, std::optional<std::int64_t> axis) {
@@ -116,35 +133,44 @@ std::vector<Row> rows() {
             [](const Tensor& t) { return torch::fake_quantize_per_tensor_affine(t, 0.025, 0, -128, 127); })},
   };
   add_families(all, x, dy);
+  all.push_back({"lsq, composed of operators", "lsq_composed", composed_lsq(x, dy)});
   return all;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-#if defined(__GLIBC__)
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, 2147483647);
-#endif
+struct Options {
   std::string json_path;
+  std::string only;
   int repeats = 15;
-  int threads = 2;
-  for (int i = 1; i < argc; ++i) {
-    const std::string option = argv[i];
-    if (i + 1 < argc && option == "--json") {
-      json_path = argv[++i];
-    } else if (i + 1 < argc && option == "--threads") {
-      threads = std::max(1, std::atoi(argv[++i]));
-    } else if (i + 1 < argc && option == "--repeats") {
-      repeats = std::max(1, std::atoi(argv[++i]));
+  std::vector<int> threads = {2, 1};
+};
+
+/// Reads the command line; nullopt if it is wrong.
+std::optional<Options> parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::string value = argv[i + 1];
+    if (name == "--json") {
+      options.json_path = value;
+    } else if (name == "--threads") {
+      options.threads = {std::max(1, std::atoi(value.c_str()))};
+    } else if (name == "--repeats") {
+      options.repeats = std::max(1, std::atoi(value.c_str()));
+    } else if (name == "--only") {
+      options.only = value;
     } else {
-      fmt::print(stderr, "usage: {} [--json FILE] [--threads N] [--repeats N]\n", argv[0]);
-      return 2;
+      return std::nullopt;
     }
   }
+  if (argc % 2 == 0) return std::nullopt;
+  return options;
+}
+
+/// Runs all rows in turn, prints them and returns their figures.
+nlohmann::ordered_json measure(std::vector<Row>& all, int threads, int repeats) {
   at::set_num_threads(threads);
-  torch::manual_seed(1);
-  auto all = rows();
+  for (auto& row : all)
+    row.milliseconds.clear();
   for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds to warm up
     for (auto& row : all) {
       const auto start = std::chrono::steady_clock::now();
@@ -153,14 +179,13 @@ int main(int argc, char** argv) {
       if (repeat >= 0) row.milliseconds.push_back(took.count());
     }
   }
-
   const double floor = 2.5 * all[0].median();
   nlohmann::ordered_json json{{"elements", 16777216},
                               {"threads", threads},
                               {"repeats", repeats},
                               {"heap", "large blocks kept (mallopt)"},
                               {"memory_floor_ms", floor}};
-  fmt::print("16 M floats, forward and backward, {} threads, median of {}, large blocks kept by the heap\n",
+  fmt::print("16 M floats, forward and backward, threads: {}, median of {}, large blocks kept by the heap\n",
              threads, repeats);
   fmt::print("{:42} {:>9} {:>9}\n{:42} {:9.2f} {:9.2f}\n", "", "ms", "x floor", "memory floor (2.5 copies)",
              floor, 1.0);
@@ -174,10 +199,39 @@ int main(int argc, char** argv) {
       json[row.leaf] = {{"milliseconds", row.median()}, {"vs_memory_floor", ratio}};
     }
   }
-  if (json_path.empty()) return 0;
-  std::ofstream file(json_path);
+  return json;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, 2147483647);
+#endif
+  const auto options = parse(argc, argv);
+  if (!options) {
+    fmt::print(stderr, "usage: {} [--json FILE] [--threads N] [--repeats N] [--only TEXT]\n", argv[0]);
+    return 2;
+  }
+  torch::manual_seed(1);
+  auto all = rows();
+  std::erase_if(all, [&](const Row& row) {
+    return !row.leaf.empty() && row.name.find(options->only) == std::string::npos;
+  });
+  nlohmann::ordered_json json;
+  for (const int threads : options->threads) {
+    auto figures = measure(all, threads, options->repeats);
+    if (json.is_null()) {
+      json = std::move(figures);
+    } else {
+      json["one_thread"] = std::move(figures);
+    }
+  }
+  if (options->json_path.empty()) return 0;
+  std::ofstream file(options->json_path);
   file << json.dump(2) << "\n";
   file.close();
-  if (!file) fmt::print(stderr, "cannot write {}\n", json_path);
+  if (!file) fmt::print(stderr, "cannot write {}\n", options->json_path);
   return file ? 0 : 1;
 }

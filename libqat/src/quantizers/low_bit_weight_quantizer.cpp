@@ -1,7 +1,9 @@
 #include "autograd/affine_operators.h"
 #include "autograd/dense_view.h"
 #include "numerics/enum_names.h"
+#include "quantizers/low_bit_pass.h"
 #include "quantizers/quantizer_config.h"
+#include <qat/numerics/low_bit_weight.h>
 #include <qat/quantizers/low_bit_weight_quantizer.h>
 
 #include <ATen/TracerMode.h>
@@ -22,30 +24,31 @@ constexpr detail::EnumNames<LowBitWeightKind, 3> kLowBitWeightKindNames{
      {LowBitWeightKind::kBinary, "binary"},
      {LowBitWeightKind::kTernary, "ternary"}}};
 
-/// A given value in place of x; the gradient times a given mask, or unchanged if the mask is undefined.
+/// A given value in place of x; the gradient where a mask, if there is one, says so.
 struct Replace : torch::autograd::Function<Replace> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor&, const Tensor& value,
-                        const Tensor& mask) {
-    context->save_for_backward({mask});
+                        const std::optional<Tensor>& mask) {
+    if (mask) context->save_for_backward({*mask});
     return value;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    const auto mask = context->get_saved_variables()[0];
+    const auto masks = context->get_saved_variables();
     const auto& dy = gradients[0];
-    return {mask.defined() ? torch::where(mask, dy, torch::zeros_like(dy)) : dy, Tensor(), Tensor()};
+    return {masks.empty() ? dy : torch::where(masks[0], dy, torch::zeros_like(dy)), Tensor(), Tensor()};
   }
 };
 
-/// The mean over all axes but `axis`, kept as axes of size 1.
+/// The mean over all axes but `axis`, kept as axes of size 1, in float64 as the fused passes have it.
 Tensor channel_mean(const Tensor& x, std::optional<std::int64_t> axis) {
+  const auto wide = x.to(torch::kDouble);
   const auto resolved = detail::resolve_axis(x, axis);
-  if (!resolved) return x.mean();
+  if (!resolved) return wide.mean();
   std::vector<std::int64_t> others;
   for (std::int64_t d = 0; d < x.dim(); ++d) {
     if (d != *resolved) others.push_back(d);
   }
-  return others.empty() ? x : x.mean(others, /*keepdim=*/true);
+  return others.empty() ? wide : wide.mean(others, /*keepdim=*/true);
 }
 
 /// Codes and scale, float32 or float64, broadcasting against each other.
@@ -55,16 +58,18 @@ struct Coded {
 };
 
 Coded encode_binary(const Tensor& w, std::optional<std::int64_t> axis) {
-  return {torch::where(w < 0, -torch::ones_like(w), torch::ones_like(w)), channel_mean(w.abs(), axis)};
+  return {torch::where(w < 0, -torch::ones_like(w), torch::ones_like(w)),
+          channel_mean(w.abs(), axis).to(w.scalar_type())};
 }
 
 Coded encode_ternary(const Tensor& w, std::optional<std::int64_t> axis) {
   const auto magnitude = w.abs();
-  const auto kept = (magnitude > 0.7 * channel_mean(magnitude, axis)).to(w.scalar_type());
+  const auto kept =
+      (magnitude > kTernaryThreshold * channel_mean(magnitude, axis).to(w.scalar_type())).to(w.scalar_type());
   const auto share = channel_mean(kept, axis);
   const auto alpha =
       channel_mean(magnitude * kept, axis) / torch::where(share > 0, share, torch::ones_like(share));
-  return {torch::sign(w) * kept, alpha};
+  return {torch::sign(w) * kept, alpha.to(w.scalar_type())};
 }
 
 Coded encode_dorefa(const Tensor& t, std::int64_t bits) {
@@ -75,9 +80,7 @@ Coded encode_dorefa(const Tensor& t, std::int64_t bits) {
 
 /// tanh(w) / max|tanh(w)|, the maximum a constant.
 Tensor squashed(const Tensor& w) {
-  const auto t = torch::tanh(w);
-  const auto largest = t.detach().abs().max();
-  return t / torch::where(largest > 0, largest, torch::ones_like(largest));
+  return torch::tanh(w) / detail::largest_tanh(w);
 }
 
 Coded encode(const Tensor& w, const LowBitWeightOptions& options) {
@@ -118,16 +121,17 @@ Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& act
   if (input.defined() && ((!input.is_floating_point() && !input.is_complex()) || input.numel() == 0))
     return input;
   const auto x = detail::activate(arithmetic(input), activation);
+  if (detail::has_low_bit_pass(x)) return detail::low_bit_quantize(x, options_).to(input.scalar_type());
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
   const auto smooth = is_dorefa ? squashed(x) : x;
   Tensor value;
-  Tensor mask;
+  std::optional<Tensor> mask;
   {
     const torch::NoGradGuard no_grad;
     const auto at = smooth.detach();
     const auto coded = is_dorefa ? encode_dorefa(at, options_.bits) : encode(at, options_);
     value = coded.codes * coded.scale;
-    mask = options_.kind == LowBitWeightKind::kBinary ? at.abs() <= 1 : torch::ones_like(at, torch::kBool);
+    if (options_.kind == LowBitWeightKind::kBinary) mask = at.abs() <= 1;
   }
   const bool learns = torch::GradMode::is_enabled() && smooth.requires_grad();
   return (learns ? Replace::apply(smooth, value, mask) : value).to(input.scalar_type());
@@ -135,13 +139,21 @@ Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& act
 
 Tensor LowBitWeightQuantizer::codes(const Tensor& x) {
   const torch::NoGradGuard no_grad;
-  return encode(arithmetic(x).detach(), options_).codes.to(torch::kInt);
+  const auto w = arithmetic(x).detach();
+  const auto codes = detail::has_low_bit_pass(w)
+                         ? detail::low_bit_pass(w, options_, detail::LowBitOutput::kCodes).values
+                         : encode(w, options_).codes;
+  return codes.to(torch::kInt);
 }
 
 AffineParams LowBitWeightQuantizer::affine_params(const Tensor& x) {
   const torch::NoGradGuard no_grad;
   const at::tracer::impl::NoTracerDispatchMode no_tracer;
-  auto scale = encode(arithmetic(x).detach(), options_).scale.to(torch::kFloat);
+  const auto w = arithmetic(x).detach();
+  auto scale =
+      (detail::has_low_bit_pass(w) ? detail::low_bit_pass(w, options_, detail::LowBitOutput::kScale).scale
+                                   : encode(w, options_).scale)
+          .to(torch::kFloat);
   scale = torch::where(scale > 0, scale, torch::full_like(scale, kScaleFloor));
   scale = options_.axis ? scale.reshape({-1}) : scale.reshape({});
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
