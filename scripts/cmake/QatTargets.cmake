@@ -67,15 +67,18 @@ endfunction()
 
 # qat_add_package(<target> EXPORT <name> DEPENDS <targets>... HEADERS_ONLY <targets>... LIBRARIES <targets>...): a library
 # of the current folder's include/ and src/. DEPENDS are seen by users of the package. The sources alone use HEADERS_ONLY,
-# which an installed package does not need any more, and LIBRARIES, which qatConfig.cmake must find again. With QAT_CUDA the
-# .cu files are compiled too, and all sources see the definition QAT_CUDA.
+# which an installed package does not need any more, and LIBRARIES, which qatConfig.cmake must find again. With QAT_CUDA files
+# named *_cuda.cpp are compiled too, and all sources see the definition QAT_CUDA.
 function(qat_add_package target)
   cmake_parse_arguments(arg "" "EXPORT" "DEPENDS;HEADERS_ONLY;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/src/kernels/")
-  if(QAT_CUDA)
-    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
-    list(APPEND sources ${cuda_sources})
+  set(cuda_sources ${sources})
+  list(FILTER cuda_sources INCLUDE REGEX "_cuda\\.cpp$")
+  if(QAT_CUDA AND cuda_sources)
+    set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  elseif(cuda_sources)
+    list(REMOVE_ITEM sources ${cuda_sources})
   endif()
   if(NOT sources)  # nothing to compile in this package yet
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)

@@ -2,6 +2,9 @@
 
 #include "autograd/affine_operators.h"
 #include "autograd/dense_view.h"
+#ifdef QAT_CUDA
+#include "autograd/quantize_cuda.h"
+#endif
 #include "numerics/enum_names.h"
 #include <qat/autograd/fake_quantize.h>
 
@@ -33,6 +36,8 @@ struct Setting {
   Tensor zero_point;
   IntegerRange range;
   FakeQuantizeOptions options;
+
+  AffineParams params() const { return {scale, zero_point, range, axis}; }
 };
 
 Setting check(const char* who, const Tensor& x, const AffineParams& params,
@@ -204,6 +209,10 @@ Tensor composed_backward(const Setting& setting, const Tensor& x, const Tensor& 
 // ---------------------------------------------------------------------------------------------------------------------
 
 Tensor forward_values(const Call& call, const Tensor& x) {
+#ifdef QAT_CUDA
+  if (detail::has_cuda_kernel(x))
+    return detail::cuda_fake_quantize(x, call.setting.params(), call.setting.options);
+#endif
   if (!call.has_kernel()) return composed_forward(call.setting, x);
   auto y = torch::empty_like(x);
   call.run(kernels::FakeQuantizeTask::kForward, x, {}, y);
@@ -211,6 +220,10 @@ Tensor forward_values(const Call& call, const Tensor& x) {
 }
 
 Tensor backward_values(const Call& call, const Tensor& x, const Tensor& dy) {
+#ifdef QAT_CUDA
+  if (detail::has_cuda_kernel(x))
+    return detail::cuda_fake_quantize_gradient(x, dy, call.setting.params(), call.setting.options);
+#endif
   if (!call.has_kernel()) return composed_backward(call.setting, x, dy);
   auto dx = torch::empty_like(x);
   const auto ordered = detail::same_order(dy, x) ? dy : torch::empty_like(x).copy_(dy);
@@ -279,6 +292,10 @@ Tensor affine_codes(const Tensor& input, const AffineParams& params, const FakeQ
   const torch::NoGradGuard no_grad;
   if (input.numel() == 0) return torch::empty_like(input, input.options().dtype(torch::kInt));
   auto setting = check("qat::affine_codes", input, params, options);
+#ifdef QAT_CUDA
+  if (detail::has_cuda_kernel(input))
+    return detail::cuda_codes(input.detach(), setting.params(), setting.options);
+#endif
   if (torch::jit::tracer::isTracing() || !input.device().is_cpu()) {
     const auto raw = composed_raw_code(setting, operands(setting, input.detach()));
     TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(raw).any().item<bool>(),

@@ -2,6 +2,9 @@
 
 #include "autograd/affine_operators.h"
 #include "autograd/dense_view.h"
+#ifdef QAT_CUDA
+#include "autograd/quantize_cuda.h"
+#endif
 
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/types.h>
@@ -125,11 +128,17 @@ Tensor through_activation(const Tensor& dx, const Tensor& x, const Activation& a
 
 Tensor learned_values(const Tensor& x, const UniformGrid& grid, Rounding rounding,
                       const Activation& activation) {
+#ifdef QAT_CUDA
+  if (has_cuda_kernel(x) && !grid.compatible) return cuda_values(x, grid, rounding, activation);
+#endif
   const UniformOperands at(x, grid, activation);
   return affine_real(uniform_code(at, rounding), at.scale, at.zero_point).to(x.scalar_type());
 }
 
 Tensor learned_values(const Tensor& x, const PowerOfTwoGrid& grid, Rounding, const Activation& activation) {
+#ifdef QAT_CUDA
+  if (has_cuda_kernel(x) && !grid.compatible) return cuda_values(x, grid, activation);
+#endif
   if (grid.compatible) {
     const NnablaOperands at(x, grid, activation);
     return (at.sign * (at.xmin * at.raised + at.power * at.inside + at.xmax * at.above)).to(x.scalar_type());
@@ -139,6 +148,9 @@ Tensor learned_values(const Tensor& x, const PowerOfTwoGrid& grid, Rounding, con
 
 LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, const UniformGrid& grid,
                                    Rounding rounding, const Activation& activation) {
+#ifdef QAT_CUDA
+  if (has_cuda_kernel(x) && !grid.compatible) return cuda_gradients(x, gradient, grid, rounding, activation);
+#endif
   const UniformOperands at(x, grid, activation);
   const auto dy = gradient.to(at.x.scalar_type());
   // nnabla: the upper bound wins where the bounds are equal, and a NaN counts for the step.
@@ -160,6 +172,9 @@ LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, cons
 
 LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, const PowerOfTwoGrid& grid,
                                    Rounding, const Activation& activation) {
+#ifdef QAT_CUDA
+  if (has_cuda_kernel(x) && !grid.compatible) return cuda_gradients(x, gradient, grid, activation);
+#endif
   if (grid.compatible) {
     const NnablaOperands at(x, grid, activation);
     auto slope = at.inside * at.power / at.magnitude;
@@ -183,6 +198,9 @@ LearnedGradients learned_gradients(const Tensor& x, const Tensor& gradient, cons
 }
 
 Tensor learned_codes(const Tensor& x, const UniformGrid& grid, Rounding rounding) {
+#ifdef QAT_CUDA
+  if (has_cuda_kernel(x) && !grid.compatible) return cuda_codes(x, grid, rounding);
+#endif
   const auto codes = uniform_code(UniformOperands(x, grid, {}), rounding);
   TORCH_CHECK_VALUE(torch::jit::tracer::isTracing() || !torch::isnan(codes).any().item<bool>(),
                     "qat::uniform_codes: the tensor holds a NaN, which has no code");

@@ -16,7 +16,8 @@ struct LearnedGradients {
 };
 
 /// The functions of numerics/uniform.h and numerics/power_of_two.h, composed of ATen operators with the same
-/// values: for traces, which must not see a kernel, and for devices without one.
+/// values: for traces, which must not see a kernel, and for devices without one. Compiled with QAT_CUDA, they
+/// run the CUDA kernels where has_cuda_kernel(x) and the grid is not `compatible`.
 
 torch::Tensor learned_values(const torch::Tensor& x, const UniformGrid& grid, Rounding rounding,
                              const Activation& activation);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <qat/numerics/host_device.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -15,25 +17,25 @@ struct BFloat16 {
 };
 
 template <class To, class From>
-[[gnu::always_inline]] inline To bit_cast(From from) {
+[[gnu::always_inline]] QAT_HOST_DEVICE To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   std::memcpy(&to, &from, sizeof(to));
   return to;
 }
 
-[[gnu::always_inline]] inline float to_compute(float v) {
+[[gnu::always_inline]] QAT_HOST_DEVICE float to_compute(float v) {
   return v;
 }
-[[gnu::always_inline]] inline double to_compute(double v) {
+[[gnu::always_inline]] QAT_HOST_DEVICE double to_compute(double v) {
   return v;
 }
 
-[[gnu::always_inline]] inline float to_compute(BFloat16 v) {
+[[gnu::always_inline]] QAT_HOST_DEVICE float to_compute(BFloat16 v) {
   return bit_cast<float>(static_cast<std::uint32_t>(v.bits) << 16);
 }
 
-[[gnu::always_inline]] inline float to_compute(Half v) {
+[[gnu::always_inline]] QAT_HOST_DEVICE float to_compute(Half v) {
   const std::uint32_t sign = static_cast<std::uint32_t>(v.bits & 0x8000U) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(v.bits & 0x7FFFU) << 13;
   // Exponent bias 15 -> 127; infinities and NaN keep an exponent of ones.
@@ -50,18 +52,18 @@ struct FromCompute;
 
 template <>
 struct FromCompute<float> {
-  [[gnu::always_inline]] static float convert(float v) { return v; }
+  [[gnu::always_inline]] QAT_HOST_DEVICE static float convert(float v) { return v; }
 };
 
 template <>
 struct FromCompute<double> {
-  [[gnu::always_inline]] static double convert(double v) { return v; }
+  [[gnu::always_inline]] QAT_HOST_DEVICE static double convert(double v) { return v; }
 };
 
 /// Rounds to nearest, ties to even; NaN becomes the quiet NaN 0x7FC0.
 template <>
 struct FromCompute<BFloat16> {
-  [[gnu::always_inline]] static BFloat16 convert(float v) {
+  [[gnu::always_inline]] QAT_HOST_DEVICE static BFloat16 convert(float v) {
     const auto bits = bit_cast<std::uint32_t>(v);
     const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
     const std::uint32_t result = (bits & 0x7FFFFFFFU) > 0x7F800000U ? 0x7FC0U : rounded;
@@ -72,7 +74,7 @@ struct FromCompute<BFloat16> {
 /// Rounds to nearest, ties to even; too large becomes infinity; NaN becomes the quiet NaN 0x7E00.
 template <>
 struct FromCompute<Half> {
-  [[gnu::always_inline]] static Half convert(float v) {
+  [[gnu::always_inline]] QAT_HOST_DEVICE static Half convert(float v) {
     const auto bits = bit_cast<std::uint32_t>(v);
     const std::uint32_t sign = (bits >> 16) & 0x8000U;
     const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
