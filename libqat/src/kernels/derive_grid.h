@@ -62,6 +62,12 @@ QAT_HOST_DEVICE void derive_channel(const Rule& rule, const GridJob& job, std::i
   if (out.high != nullptr) out.high[channel] = to_int32(grid.high);
 }
 
+template <class Rule>
+void derive_grid(const Rule& rule, const GridJob& job, const GridTables& out) {
+  for (std::int64_t channel = 0; channel < job.channels; ++channel)
+    derive_channel(rule, job, channel, out);
+}
+
 /// The gradients of a channel's two parameters.
 struct GridParameterGradients {
   double first;

@@ -125,24 +125,25 @@ struct BackwardPass : ElementsInFlight<E> {
   }
 };
 
+/// An entry of PowerOfTwoTables.
+template <class T>
+QAT_HOST_DEVICE PowerOfTwoCell<T> device_cell(const PowerOfTwoTables& tables, std::int64_t channel) {
+  return power_of_two_cell(static_cast<T>(tables.xmin[channel]), static_cast<T>(tables.xmax[channel]),
+                           tables.is_signed, tables.with_zero);
+}
+
 /// x -> out: values of a power-of-two grid, of the type of x.
 template <class E>
 struct PowerOfTwoPass : ElementsInFlight<E> {
   using typename ElementsInFlight<E>::T;
   PowerOfTwoCell<T> cell;
   E* __restrict__ out;
-  bool is_signed;
-  bool with_zero;
 
   QAT_HOST_DEVICE PowerOfTwoPass(const DevicePass& pass, const PowerOfTwoTables& tables, std::int64_t channel)
-      : ElementsInFlight<E>(pass),
-        cell{static_cast<T>(tables.xmin[channel]), static_cast<T>(tables.xmax[channel])},
-        out(static_cast<E*>(pass.out)),
-        is_signed(tables.is_signed),
-        with_zero(tables.with_zero) {}
+      : ElementsInFlight<E>(pass), cell(device_cell<T>(tables, channel)), out(static_cast<E*>(pass.out)) {}
   QAT_HOST_DEVICE void read(int slot, std::int64_t i) { this->read_x(slot, i); }
   QAT_HOST_DEVICE void write(int slot, std::int64_t i) {
-    out[i] = FromCompute<E>::convert(power_of_two_real(this->activated(slot), cell, is_signed, with_zero));
+    out[i] = FromCompute<E>::convert(power_of_two_real(this->activated(slot), cell));
   }
 };
 

@@ -16,28 +16,21 @@ inline constexpr int kDeviceSums = 3;
 template <class T>
 struct UniformGridCell {
   static constexpr int sums = 3;
+  struct Round {
+    Rounding rounding;
+    QAT_HOST_DEVICE T operator()(T v) const { return round_to_integer(v, rounding); }
+  };
   UniformCell<T> cell;
   Rounding rounding;
 
   QAT_HOST_DEVICE UniformGridCell(const UniformTables& tables, std::int64_t channel)
       : rounding(tables.codes.rounding) {
     const AffineCell<T> codes(tables.codes, channel);
-    cell = {codes.scale,
-            codes.zero_point,
-            codes.low,
-            codes.high,
-            static_cast<T>(tables.lower[channel]),
-            static_cast<T>(tables.upper[channel])};
+    cell = {codes.scale, codes.low - codes.zero_point, codes.high - codes.zero_point,
+            static_cast<T>(tables.lower[channel]), static_cast<T>(tables.upper[channel])};
   }
   QAT_HOST_DEVICE UniformGradient<T> gradient(T x, T dy) const {
-    switch (rounding) {
-      case Rounding::kHalfAwayFromZero:
-        return uniform_gradient<Rounding::kHalfAwayFromZero>(x, dy, cell);
-      case Rounding::kHalfUp:
-        return uniform_gradient<Rounding::kHalfUp>(x, dy, cell);
-      default:
-        return uniform_gradient<Rounding::kHalfToEven>(x, dy, cell);
-    }
+    return uniform_gradient(x, dy, cell, Round{rounding});
   }
   /// Adds what an element gives to the sums; returns what it gives to x.
   QAT_HOST_DEVICE T add(T x, T dy, double* totals) const {
@@ -54,15 +47,11 @@ template <class T>
 struct PowerOfTwoGridCell {
   static constexpr int sums = 2;
   PowerOfTwoCell<T> cell;
-  bool is_signed;
-  bool with_zero;
 
   QAT_HOST_DEVICE PowerOfTwoGridCell(const PowerOfTwoTables& tables, std::int64_t channel)
-      : cell{static_cast<T>(tables.xmin[channel]), static_cast<T>(tables.xmax[channel])},
-        is_signed(tables.is_signed),
-        with_zero(tables.with_zero) {}
+      : cell(device_cell<T>(tables, channel)) {}
   QAT_HOST_DEVICE T add(T x, T dy, double* totals) const {
-    const PowerOfTwoGradient<T> given = power_of_two_gradient(x, dy, cell, is_signed, with_zero);
+    const PowerOfTwoGradient<T> given = power_of_two_gradient(x, dy, cell);
     totals[0] += static_cast<double>(given.xmin);
     totals[1] += static_cast<double>(given.xmax);
     return given.dx;
