@@ -4,7 +4,9 @@
 #include <iostream>
 
 #include "support/command_line.h"
+#include "support/digest_file.h"
 #include "support/program.h"
+#include "support/quantization.h"
 #include "support/saved_model.h"
 #include "support/trainer.h"
 #include "support/training_run.h"
@@ -29,28 +31,49 @@ Dataset test_data(const EvalCommand& command, const ModelDescription& descriptio
   return dataset;
 }
 
+/// What is tested, line by line: kind, model and phase; quantizers; digest.
+std::string description_text(const EvalCommand& command, const SavedModel& model) {
+  const auto& about = model.description;
+  auto text = fmt::format("{}: {} of {}, phase {}\n", command.file.string(),
+                          model.kind == "checkpoint" ? "checkpoint" : "exported TorchScript",
+                          about.config.model, about.phase);
+  if (about.phase == "TRAINING") text += "quantizers: " + quantizers_text(about.config) + "\n";
+  if (!about.layer_bits.empty())
+    text += fmt::format("packed weights: {}, bits {}\n", size_text(about.packed_bytes), about.layer_bits);
+  if (model.kind == "checkpoint") return text + fmt::format("digest: {}\n", model.digest);
+  const auto beside = digest_path(command.file).filename().string();
+  return text + (model.digest.empty() ? fmt::format("SHA-256: not compared, there is no {}\n", beside)
+                                      : fmt::format("SHA-256: {}, as in {}\n", model.digest, beside));
+}
+
 int evaluate_file(const EvalCommand& command) {
   const auto device = configured_device(command.device);
   set_threads(command.threads);
   const auto model = load_saved_model(command.file, device);
   const auto dataset = test_data(command, model.description);
-  const auto result = evaluate(model.forward, test_loader(dataset, command.batch_size), device);
+  auto progress = Progress::standard_error();
+  const auto result = evaluate(model.forward, test_loader(dataset, command.batch_size), device, progress);
   const auto total = result.predictions.size(0);
   if (command.json) {
-    const nlohmann::ordered_json text = {{"file", command.file.string()},
-                                         {"kind", model.kind},
-                                         {"phase", model.description.phase},
-                                         {"model", model.description.config.model},
-                                         {"data", dataset.name},
-                                         {"accuracy", result.accuracy()},
-                                         {"correct", result.correct},
-                                         {"total", total},
-                                         {"digest", model.digest}};
+    const nlohmann::ordered_json text = {
+        {"file", command.file.string()},
+        {"kind", model.kind},
+        {"phase", model.description.phase},
+        {"model", model.description.config.model},
+        {"weight_quantizer", weight_family(model.description.config)},
+        {"activation_quantizer", activation_family(model.description.config)},
+        {"layer_bits", model.description.layer_bits},
+        {"packed_bytes", model.description.packed_bytes},
+        {"data", dataset.name},
+        {"accuracy", result.accuracy()},
+        {"correct", result.correct},
+        {"total", total},
+        {"digest", model.digest}};
     std::cout << text.dump(2) << "\n";
   } else {
-    fmt::print("{} ({}, {}, phase {}) on {}: accuracy {:.2f} %, {} of {}\n", command.file.string(),
-               model.kind, model.description.config.model, model.description.phase, dataset.name,
-               100 * result.accuracy(), result.correct, total);
+    std::cout << description_text(command, model)
+              << fmt::format("on {}: accuracy {:.2f} %, {} of {}\n", dataset.name, 100 * result.accuracy(),
+                             result.correct, total);
   }
   return 0;
 }

@@ -83,8 +83,8 @@ void assign_key_value(ExplicitSettings& settings_given, const std::string& text)
 }
 
 std::string help_text(const Setting& setting, const std::string& standard) {
-  return fmt::format("{}: {}{}", setting.description, setting.expected,
-                     standard.empty() ? "" : fmt::format(" (default: {})", standard));
+  return fmt::format("{}: {} (default: {})", setting.description, setting.expected,
+                     standard.empty() ? setting.empty : standard);
 }
 
 cxxopts::Options train_options() {

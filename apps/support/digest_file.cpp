@@ -18,9 +18,9 @@ void write_digest(const OutputFolder& folder, const std::string& name) {
   folder.write(digest_path(name).string(), file_digest(folder.file(name).string()) + "  " + name + "\n");
 }
 
-void check_digest(const std::filesystem::path& file) {
+std::string check_digest(const std::filesystem::path& file) {
   const auto path = digest_path(file);
-  if (!std::filesystem::exists(path)) return;
+  if (!std::filesystem::exists(path)) return "";
   std::ifstream stream(path);
   std::string expected;
   stream >> expected;
@@ -30,6 +30,7 @@ void check_digest(const std::filesystem::path& file) {
   const auto found = file_digest(file.string());
   TORCH_CHECK(found == expected, file.string(), ": damaged: expected the SHA-256 ", expected, " of ",
               path.string(), ", found ", found, "; export or copy the file again");
+  return found;
 }
 
 }  // namespace qat::apps

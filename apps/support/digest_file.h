@@ -14,8 +14,8 @@ std::filesystem::path digest_path(const std::filesystem::path& file);
 /// `sha256sum -c` checks it too.
 void write_digest(const OutputFolder& folder, const std::string& name);
 
-/// Compares a file with the digest beside it; does nothing where there is none. Throws: c10::Error naming the
-/// file, the expected and the found digest.
-void check_digest(const std::filesystem::path& file);
+/// Compares a file with the digest beside it and returns that; "" where there is none. Throws: c10::Error
+/// naming the file, the expected and the found digest.
+std::string check_digest(const std::filesystem::path& file);
 
 }  // namespace qat::apps

@@ -35,7 +35,9 @@ std::map<std::string, std::string> ModelDescription::to_entries() const {
           {"classes", std::to_string(classes)},
           {"input_shape", json(input_shape).dump()},
           {"input_mean", json(input_mean).dump()},
-          {"input_std", json(input_std).dump()}};
+          {"input_std", json(input_std).dump()},
+          {"layer_bits", layer_bits},
+          {"packed_bytes", std::to_string(packed_bytes)}};
 }
 
 ModelDescription ModelDescription::from_entries(const std::map<std::string, std::string>& entries,
@@ -48,6 +50,9 @@ ModelDescription ModelDescription::from_entries(const std::map<std::string, std:
   for (const char* key : {"config", "phase"})
     TORCH_CHECK(entries.count(key), origin, ": has no entry '", key, "'; it was not written by qat-train");
   result.phase = entries.at("phase");
+  if (entries.count("layer_bits")) result.layer_bits = entries.at("layer_bits");
+  if (entries.count("packed_bytes"))
+    result.packed_bytes = parse_entry<std::int64_t>(entries, "packed_bytes", origin);
   try {
     apply_toml(result.config, entries.at("config"), origin + ", entry 'config'");
   } catch (const UsageError& error) {

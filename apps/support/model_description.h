@@ -19,9 +19,12 @@ struct ModelDescription {
   /// divided by 255.
   std::vector<double> input_mean;
   std::vector<double> input_std;
-  std::string phase;  ///< "FLOAT" or "TRAINING".
+  std::string phase;              ///< "FLOAT" or "TRAINING".
+  std::string layer_bits;         ///< of quantized weights: "conv:4 fc:3"; "" if unknown.
+  std::int64_t packed_bytes = 0;  ///< of the packed weights; 0 if unknown.
 
-  /// Keys: config (TOML), version, phase, model, classes, input_shape, input_mean, input_std (JSON).
+  /// Keys: config (TOML), version, phase, model, classes, input_shape, input_mean, input_std (JSON),
+  /// layer_bits, packed_bytes.
   std::map<std::string, std::string> to_entries() const;
   /// `origin` names the file in messages. Throws: c10::Error naming it and the entry that is missing or
   /// wrong.

@@ -18,9 +18,13 @@ std::string duration_text(double seconds) {
 }  // namespace
 
 std::string progress_line(const ProgressState& state) {
-  return fmt::format("{} {}/{}  step {}/{}  loss {:.4f}  accuracy {:.2f} %  {:.0f} images/s  {} left",
-                     state.phase, state.epoch, state.epochs, state.step, state.steps, state.loss,
-                     100 * state.accuracy, state.images_per_second, duration_text(state.seconds_left));
+  auto text = state.phase;
+  if (state.epochs > 0) text += fmt::format(" {}/{}", state.epoch, state.epochs);
+  text += fmt::format("  step {}/{}", state.step, state.steps);
+  if (state.loss) text += fmt::format("  loss {:.4f}", *state.loss);
+  if (state.accuracy) text += fmt::format("  accuracy {:.2f} %", 100 * *state.accuracy);
+  return text + fmt::format("  {:.0f} images/s  {} left", state.images_per_second,
+                            duration_text(state.seconds_left));
 }
 
 Progress::Progress(std::ostream& stream, Output output) : stream_(stream), output_(output) {}
@@ -47,9 +51,28 @@ void Progress::show(const ProgressState& state) {
   last_ = Clock::now();
 }
 
-void Progress::message(const std::string& text) {
-  if (width_ > 0) stream_ << '\r' << std::string(width_, ' ') << '\r';
+void Progress::show_if_due(const std::string& phase, std::int64_t step, std::int64_t steps,
+                           std::optional<double> accuracy, std::int64_t images, double seconds) {
+  if (!due()) return;
+  const auto seconds_a_step = seconds / static_cast<double>(step);
+  show({phase,
+        0,
+        0,
+        step,
+        steps,
+        {},
+        accuracy,
+        static_cast<double>(images) / seconds,
+        seconds_a_step * static_cast<double>(steps - step)});
+}
+
+void Progress::clear() {
+  if (width_ > 0) stream_ << '\r' << std::string(width_, ' ') << '\r' << std::flush;
   width_ = 0;
+}
+
+void Progress::message(const std::string& text) {
+  clear();
   stream_ << text << std::endl;
 }
 

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+
+#include "support/quantization.h"
 
 namespace qat::apps {
 namespace {
@@ -18,8 +21,8 @@ table{border-collapse:collapse}th,td{padding:.25em .8em;border-bottom:1px solid 
 th:first-child,td:first-child,td.text,th.text{text-align:left}
 pre{background:#f5f5f5;padding:1em;overflow-x:auto;font-size:13px}
 figure{display:inline-block;margin:0 1.5em 1em 0}figcaption{font-size:.9em;color:#555}
-.train{stroke:#9aa0a6}.test{stroke:#1a66c2}.loss{stroke:#c2501a}
-polyline{fill:none;stroke-width:2}.phase{fill:#eef4fb}.axis{stroke:#888}svg text{font-size:11px;fill:#555}.bar{fill:#1a66c2}
+.train,.budget{stroke:#9aa0a6}.test,.size{stroke:#1a66c2}.loss,.bits{stroke:#c2501a}
+polyline,circle{fill:none;stroke-width:2}.phase{fill:#eef4fb}.axis{stroke:#888}svg text{font-size:11px;fill:#555}.bar{fill:#1a66c2}
 </style></head><body>
 )";
 
@@ -98,6 +101,9 @@ class Chart {
           "y1=\"9\" y2=\"9\"/>"
           "<text x=\"{}\" y=\"13\">{}</text>",
           curve.css_class, points, curve.css_class, label, label + 16, label + 20, curve.label);
+      const auto last = rows_.size() - 1;  // a single epoch has no line
+      text += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2\"/>", curve.css_class,
+                          x(static_cast<double>(last)), y(curve.value(rows_[last])));
       label += 90;
     }
     return text + fmt::format("</svg><figcaption>{}</figcaption></figure>\n", caption);
@@ -129,16 +135,49 @@ std::string curves(const std::vector<MetricsRow>& rows) {
          Chart(rows, loss).svg("Loss by epoch");
 }
 
+/// Under a budget: what the limit does, over the quantized epochs.
+std::string budget_curves(const RunResult& result) {
+  const double budget = result.config.weight_budget_kb;
+  std::vector<MetricsRow> rows;
+  std::copy_if(result.rows.begin(), result.rows.end(), std::back_inserter(rows),
+               [](const MetricsRow& row) { return row.phase == "qat"; });
+  if (rows.empty() || (budget == 0 && result.config.activation_budget_kb == 0)) return "";
+  std::vector<Curve> size = {
+      {"size", "packed", [](const MetricsRow& row) { return static_cast<double>(row.packed_bytes) / 1024; }}};
+  if (budget > 0) size.push_back({"budget", "budget", [budget](const MetricsRow&) { return budget; }});
+  const std::vector<Curve> bits = {{"bits", "weights", [](const MetricsRow& row) { return row.mean_bits; }}};
+  return "<h2>Budget</h2>\n" + Chart(rows, size).svg("Packed weights by epoch, kB") +
+         Chart(rows, bits).svg("Mean bits of a weight by epoch");
+}
+
+std::string weights(const RunResult& result) {
+  if (result.weights.empty()) return "";
+  std::string text =
+      "<h2>Packed weights</h2>\n<p>Codes at their width, scales and int32 biases.</p>\n<table><tr>"
+      "<th>layer</th><th>bits</th><th>packed bytes</th><th>share</th></tr>\n";
+  const auto row = [&](const std::string& layer, const std::string& bits, std::int64_t bytes) {
+    text += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1f} %</td></tr>\n", escaped(layer), bits,
+                        bytes, 100 * static_cast<double>(bytes) / static_cast<double>(result.packed_bytes));
+  };
+  for (const auto& each : result.weights)
+    row(each.path, fmt::format("{}", each.bits), each.packed_bytes);
+  row("all", fmt::format("{:.2f}", mean_bits(result.weights)), result.packed_bytes);
+  return text + "</table>\n";
+}
+
 std::string results(const RunResult& result) {
-  std::string text = "<h2>Results</h2>\n<table><tr><th></th><th>accuracy</th><th>size</th></tr>\n";
-  const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes) {
-    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td></tr>\n", what, 100 * accuracy,
-                        size_text(bytes));
+  const auto budget = result.config.weight_budget_kb;
+  auto text = fmt::format(
+      "<h2>Results</h2>\n<table><tr><th></th><th>accuracy</th><th>size</th><th>packed weights</th>{}</tr>\n",
+      budget > 0 ? "<th>budget</th>" : "");
+  const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes,
+                       const std::string& packed = "", const std::string& limit = "") {
+    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td><td>{}</td>{}</tr>\n", what,
+                        100 * accuracy, size_text(bytes), packed, budget > 0 ? "<td>" + limit + "</td>" : "");
   };
   row("float", result.float_accuracy, result.float_size_bytes);
-  row(fmt::format("quantized: weights {}, activations {} bits", result.config.weight_bits,
-                  result.config.activation_bits),
-      result.qat_accuracy, result.size_bytes);
+  row("quantized: " + widths_text(result.config), result.qat_accuracy, result.size_bytes,
+      size_text(result.packed_bytes), kilobytes_text(budget));
   row("exported: model.torchscript.pt", result.deployed_accuracy, result.exported_file_bytes);
   text += fmt::format(
       "</table>\n<p>Predictions that differ between the exported file and the quantized model: {} of {}; "
@@ -198,8 +237,9 @@ std::string slots(const std::vector<SlotRow>& rows) {
 std::string report_html(const RunResult& result) {
   return kHead +
          fmt::format("<h1>{} on {}</h1>\n", escaped(result.config.model), escaped(result.config.data)) +
-         results(result) + curves(result.rows) + slots(result.slots) + "<h2>Scheduler</h2>\n<pre>" +
-         escaped(result.notes) + "</pre>\n<h2>Configuration</h2>\n<pre>" + escaped(result.config.to_toml()) +
+         results(result) + curves(result.rows) + budget_curves(result) + weights(result) +
+         slots(result.slots) + "<h2>Scheduler</h2>\n<pre>" + escaped(result.notes) +
+         "</pre>\n<h2>Configuration</h2>\n<pre>" + escaped(result.config.to_toml()) +
          fmt::format("</pre>\n<p>qat-train {}</p>\n</body></html>\n", version());
 }
 

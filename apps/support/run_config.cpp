@@ -18,6 +18,8 @@
 #include <sstream>
 #include <utility>
 
+#include "support/quantization.h"
+
 namespace qat::apps {
 namespace {
 
@@ -43,6 +45,7 @@ Setting whole(About about, std::int64_t RunConfig::*member, std::int64_t low,
           about.group,
           about.description,
           std::move(expected),
+          "",
           Setting::Kind::kNumber,
           [=](RunConfig& config, std::string_view text) {
             std::int64_t value = 0;
@@ -61,6 +64,7 @@ Setting real(About about, double RunConfig::*member, double below = std::numeric
           about.group,
           about.description,
           std::move(expected),
+          "",
           Setting::Kind::kNumber,
           [=](RunConfig& config, std::string_view text) {
             double value = 0;
@@ -76,6 +80,7 @@ Setting choice(About about, std::string RunConfig::*member, std::vector<std::str
           about.group,
           about.description,
           fmt::format("one of {}", fmt::join(names, ", ")),
+          "",
           Setting::Kind::kText,
           [=](RunConfig& config, std::string_view text) {
             if (std::find(names.begin(), names.end(), text) == names.end()) return false;
@@ -85,11 +90,13 @@ Setting choice(About about, std::string RunConfig::*member, std::vector<std::str
           [=](const RunConfig& config) { return config.*member; }};
 }
 
-Setting any_text(About about, std::string RunConfig::*member, std::string expected) {
+/// Any text; none stands for `empty`.
+Setting any_text(About about, std::string RunConfig::*member, std::string expected, std::string empty) {
   return {about.key,
           about.group,
           about.description,
           std::move(expected),
+          std::move(empty),
           Setting::Kind::kText,
           [=](RunConfig& config, std::string_view text) {
             config.*member = text;
@@ -103,6 +110,7 @@ Setting flag(About about, bool RunConfig::*member) {
           about.group,
           about.description,
           "true or false",
+          "",
           Setting::Kind::kFlag,
           [=](RunConfig& config, std::string_view text) {
             if (text != "true" && text != "false") return false;
@@ -112,19 +120,17 @@ Setting flag(About about, bool RunConfig::*member) {
           [=](const RunConfig& config) { return std::string(config.*member ? "true" : "false"); }};
 }
 
-std::vector<std::string> or_nothing(std::vector<std::string> names) {
-  names.insert(names.begin(), "");
-  return names;
-}
-
-/// The families that can quantize weights and activations.
-std::vector<std::string> families_of_both() {
-  std::vector<std::string> both;
-  const auto& weights = weight_quantizer_names();
-  for (const auto& name : activation_quantizer_names()) {
-    if (std::find(weights.begin(), weights.end(), name) != weights.end()) both.push_back(name);
-  }
-  return both;
+/// A choice that may be left empty, which stands for `empty`.
+Setting optional_choice(About about, std::string RunConfig::*member, const std::vector<std::string>& names,
+                        std::string empty) {
+  auto setting = choice(std::move(about), member, names);
+  setting.empty = std::move(empty);
+  setting.assign = [member, assign = setting.assign](RunConfig& config, std::string_view text) {
+    if (!text.empty()) return assign(config, text);
+    (config.*member).clear();
+    return true;
+  };
+  return setting;
 }
 
 std::vector<std::string> setting_keys() {
@@ -162,8 +168,8 @@ const std::vector<Setting>& settings() {
   using C = RunConfig;
   static const std::vector<Setting> all = {
       choice({"data", "Data", "data set"}, &C::data, {"fashion-mnist", "cifar10", "synthetic"}),
-      any_text({"data_path", "Data", "where the data files are"}, &C::data_path,
-               "a folder, or nothing for the usual place"),
+      any_text({"data_path", "Data", "where the data files are"}, &C::data_path, "a folder",
+               "the usual place"),
       whole({"limit", "Data", "train with the first N samples, 0 for all"}, &C::limit, 0),
       whole({"batch_size", "Data", "samples in a step"}, &C::batch_size, 2, 1 << 20),
       flag({"augment", "Data", "shift and mirror images"}, &C::augment),
@@ -172,28 +178,29 @@ const std::vector<Setting>& settings() {
       choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
              {"integer_only", "tensorrt", "default"}),
       choice({"quantizer", "Quantization", "family of quantizers"}, &C::quantizer, families_of_both()),
-      choice(
-          {"weight_quantizer", "Quantization", "family of weight quantizers, nothing for that of quantizer"},
-          &C::weight_quantizer, or_nothing(weight_quantizer_names())),
-      choice({"activation_quantizer", "Quantization", "family of activation quantizers, likewise"},
-             &C::activation_quantizer, or_nothing(activation_quantizer_names())),
+      optional_choice({"weight_quantizer", "Quantization", "family of weight quantizers"},
+                      &C::weight_quantizer, weight_quantizer_names(), "that of --quantizer"),
+      optional_choice({"activation_quantizer", "Quantization", "family of activation quantizers"},
+                      &C::activation_quantizer, activation_quantizer_names(), "that of --quantizer"),
       whole({"weight_bits", "Quantization", "bits of a weight (the most, where the width learns)"},
             &C::weight_bits, 1, 16),
       whole({"activation_bits", "Quantization", "bits of an activation (likewise)"}, &C::activation_bits, 2,
             16),
       whole({"input_bits", "Quantization", "bits of the network's input"}, &C::input_bits, 2, 16),
       any_text({"layer_weight_bits", "Quantization", "layers whose weights have another width"},
-               &C::layer_weight_bits, "a list like conv=8,fc=8, or nothing"),
-      real({"weight_budget_kb", "Quantization", "the packed weights never take more, 0 for no limit"},
+               &C::layer_weight_bits, "a list like conv=8,fc=8", "none"),
+      real({"weight_budget_kb", "Quantization",
+            "the packed weights never take more kB of 1024 bytes, 0 for no limit"},
            &C::weight_budget_kb),
-      real({"activation_budget_kb", "Quantization", "a sample's activations never take more, 0 for no limit"},
+      real({"activation_budget_kb", "Quantization",
+            "a sample's activations never take more kB, 0 for no limit"},
            &C::activation_budget_kb),
       choice({"activation_budget", "Quantization", "which activations the budget limits"},
              &C::activation_budget, {"sum", "largest"}),
       real({"budget_penalty", "Quantization", "weight of the squared excess, in kB, in the loss"},
            &C::budget_penalty),
-      any_text({"init", "Training", "checkpoint whose weights are the start"}, &C::init,
-               "a .qat file, or nothing"),
+      any_text({"init", "Training", "checkpoint whose weights are the start"}, &C::init, "a .qat file",
+               "random weights"),
       whole({"float_epochs", "Training", "epochs in float"}, &C::float_epochs, 0, 1000000),
       whole({"record_batches", "Training", "batches whose ranges are recorded"}, &C::record_batches, 1,
             1000000),
@@ -232,9 +239,10 @@ const Setting* find_setting(std::string_view key) {
 
 void assign_setting(RunConfig& config, const Setting& setting, std::string_view value,
                     std::string_view origin) {
-  if (!setting.assign(config, value))
-    throw UsageError(
-        fmt::format("{} {}: expected {}", origin, value.empty() ? "''" : value, setting.expected));
+  if (setting.assign(config, value)) return;
+  const auto advice = family_advice(setting.key, value);
+  throw UsageError(fmt::format("{} {}: {}", origin, value.empty() ? "''" : value,
+                               advice.empty() ? "expected " + setting.expected : advice));
 }
 
 void RunConfig::validate() const {
@@ -253,26 +261,7 @@ void RunConfig::validate() const {
         "--limit {} contradicts --batch-size {}: the samples do not fill one batch; expected a limit of 0 "
         "or at least the batch size",
         limit, batch_size));
-  weight_bits_by_layer();
-  const auto& weights = weight_quantizer.empty() ? quantizer : weight_quantizer;
-  const std::int64_t fewest = weights == "binary" ? 1 : 2;
-  const std::int64_t most =
-      weights == "binary" ? 1 : (weights == "ternary" ? 2 : (weights == "dorefa" ? 8 : 16));
-  if (weight_bits < fewest || weight_bits > most)
-    throw UsageError(
-        fmt::format("--weight-bits {} contradicts the weight quantizer {}: expected {}", weight_bits, weights,
-                    fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most)));
-  const auto budget = [](const char* option, double kilobytes, const char* quantizer_option,
-                         const std::string& family) {
-    if (kilobytes > 0 && !has_learned_width(family))
-      throw UsageError(
-          fmt::format("--{} {} needs quantizers whose width learns, {} {} has a fixed one; expected "
-                      "fp_d_xmax or another fp_ or pow2_ family",
-                      option, kilobytes, quantizer_option, family));
-  };
-  budget("weight-budget-kb", weight_budget_kb, "the weight quantizer", weights);
-  budget("activation-budget-kb", activation_budget_kb, "the activation quantizer",
-         activation_quantizer.empty() ? quantizer : activation_quantizer);
+  check_quantization(*this);
   if (float_epochs == 0 && qat_epochs == 0)
     throw UsageError(
         "--float-epochs 0 contradicts --qat-epochs 0: nothing would be trained; expected one of them to be 1 "
@@ -309,7 +298,8 @@ std::string RunConfig::to_toml() const {
     } else {
       out << setting.text(*this);
     }
-    out << "  # " << setting.description << ": " << setting.expected << "\n";
+    out << "  # " << setting.description << ": " << setting.expected
+        << (setting.empty.empty() ? "" : "; nothing: " + setting.empty) << "\n";
   }
   return out.str();
 }

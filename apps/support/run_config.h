@@ -73,6 +73,7 @@ struct Setting {
   std::string group;
   std::string description;
   std::string expected;  ///< the allowed values: "a whole number from 2 to 16".
+  std::string empty;     ///< what an empty value, the default, stands for; "" where it is not allowed.
   enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
   /// Stores a value that is given as text; returns false, and changes nothing, if it is not an allowed one.
   std::function<bool(RunConfig&, std::string_view)> assign;

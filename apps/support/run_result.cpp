@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
+#include "support/quantization.h"
+
 namespace qat::apps {
 
 std::string metrics_csv(const std::vector<MetricsRow>& rows) {
@@ -50,20 +54,32 @@ std::string summary_json(const RunResult& result) {
 }
 
 std::string size_text(std::int64_t bytes) {
-  if (bytes < 1000) return fmt::format("{} B", bytes);
-  if (bytes < 1000000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
-  return fmt::format("{:.2f} MB", static_cast<double>(bytes) / 1e6);
+  constexpr std::int64_t kilobyte = 1024;
+  constexpr std::int64_t megabyte = kilobyte * kilobyte;
+  if (bytes < kilobyte) return fmt::format("{} B", bytes);
+  if (bytes < megabyte)
+    return fmt::format("{:.1f} kB", static_cast<double>(bytes) / static_cast<double>(kilobyte));
+  return fmt::format("{:.2f} MB", static_cast<double>(bytes) / static_cast<double>(megabyte));
+}
+
+std::string kilobytes_text(double kilobytes) {
+  return fmt::format("{:g} kB", kilobytes);
 }
 
 std::string result_table(const RunResult& result) {
-  const auto quantized = fmt::format("quantized (weights {}, activations {} bits)", result.config.weight_bits,
-                                     result.config.activation_bits);
-  auto text = fmt::format("{:<46}{:>10}{:>12}\n", "", "accuracy", "size");
-  const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes) {
-    text += fmt::format("{:<46}{:>8.2f} %{:>12}\n", what, 100 * accuracy, size_text(bytes));
+  const auto quantized = fmt::format("quantized ({})", widths_text(result.config));
+  const bool has_budget = result.config.weight_budget_kb > 0;
+  const auto width = std::max<std::size_t>(46, quantized.size());
+  auto text = fmt::format("{:<{}}{:>10}{:>12}{:>16}{}\n", "", width, "accuracy", "size", "packed weights",
+                          has_budget ? fmt::format("{:>12}", "budget") : "");
+  const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes,
+                       const std::string& packed = "") {
+    text += fmt::format("{:<{}}{:>8.2f} %{:>12}{}\n", what, width, 100 * accuracy, size_text(bytes), packed);
   };
   row("float", result.float_accuracy, result.float_size_bytes);
-  row(quantized, result.qat_accuracy, result.size_bytes);
+  auto packed = fmt::format("{:>16}", size_text(result.packed_bytes));
+  if (has_budget) packed += fmt::format("{:>12}", kilobytes_text(result.config.weight_budget_kb));
+  row(quantized, result.qat_accuracy, result.size_bytes, packed);
   row("exported (TorchScript file)", result.deployed_accuracy, result.exported_file_bytes);
   text += fmt::format("exported and quantized model differ in {} of {} predictions\n", result.codes_different,
                       result.codes_compared);

@@ -21,6 +21,7 @@ struct MetricsRow {
   double seconds = 0;             ///< of training, without the test.
   std::int64_t packed_bytes = 0;  ///< quantized epochs: of the packed weights.
   std::string weight_bits;        ///< quantized epochs: the width of each layer's weights, "conv:4 fc:3".
+  double mean_bits = 0;           ///< quantized epochs: width of a weight; not in metrics.csv.
 };
 
 /// Everything that a training run found out. Accuracies are fractions of 1, on the test set.
@@ -42,6 +43,7 @@ struct RunResult {
   std::vector<std::pair<std::string, double>> seconds_per_step;  ///< by phase: float, recording, training.
   double seconds = 0;                                            ///< of the whole run.
   std::vector<SlotRow> slots;
+  std::vector<WeightRow> weights;
   std::string notes;  ///< what the scheduler reports: folds, operations without a slot.
 };
 
@@ -49,9 +51,12 @@ struct RunResult {
 std::string metrics_csv(const std::vector<MetricsRow>& rows);
 /// The text of summary.json.
 std::string summary_json(const RunResult& result);
-/// The table for standard output: accuracy and size in float, quantized, exported.
+/// The table for standard output: accuracy and size in float, quantized, exported; size of the packed
+/// weights, and their budget.
 std::string result_table(const RunResult& result);
-/// "12.3 kB".
+/// "12.3 kB", of 1024 bytes; "1.23 MB".
 std::string size_text(std::int64_t bytes);
+/// A budget as it was given: "32 kB".
+std::string kilobytes_text(double kilobytes);
 
 }  // namespace qat::apps

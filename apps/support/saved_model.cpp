@@ -53,8 +53,11 @@ SavedModel load_qat_file(const std::filesystem::path& path, torch::Device device
 
 SavedModel load_saved_model(const std::filesystem::path& path, torch::Device device) {
   TORCH_CHECK(std::filesystem::is_regular_file(path), path.string(), ": no such file");
-  check_digest(path);
-  return is_zip(path) ? load_torchscript(path, device) : load_qat_file(path, device);
+  const auto digest = check_digest(path);
+  if (!is_zip(path)) return load_qat_file(path, device);
+  auto model = load_torchscript(path, device);
+  model.digest = digest;
+  return model;
 }
 
 }  // namespace qat::apps

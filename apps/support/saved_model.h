@@ -14,7 +14,9 @@ namespace qat::apps {
 struct SavedModel {
   std::string kind;  ///< "checkpoint" or "torchscript".
   ModelDescription description;
-  std::string digest;  ///< of a checkpoint; "" for TorchScript.
+  /// Of a checkpoint, over its tensors; of a TorchScript file, the SHA-256 with which it was compared, "" if
+  /// none lies beside it.
+  std::string digest;
   /// Takes images `[N, channels, height, width]`, gives logits `[N, classes]`; eval mode.
   std::function<torch::Tensor(const torch::Tensor&)> forward;
 };

@@ -1,8 +1,13 @@
 #include "support/slot_table.h"
 
+#include <qat/nn/packed_weights.h>
 #include <qat/nn/quantizable_layer.h>
 #include <qat/numerics/affine.h>
 #include <qat/quantizers/quantizer.h>
+
+#include <c10/util/accumulate.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -74,6 +79,37 @@ std::vector<SlotRow> slot_table(torch::nn::Module& model) {
     }
   }
   return rows;
+}
+
+std::vector<WeightRow> weight_table(torch::nn::Module& model) {
+  std::vector<WeightRow> rows;
+  for (const auto& [path, layer] : nn::pack_weights(model))
+    rows.push_back({path, layer.bits, c10::multiply_integers(layer.shape), layer.payload_bytes()});
+  return rows;
+}
+
+std::int64_t packed_bytes(const std::vector<WeightRow>& rows) {
+  std::int64_t bytes = 0;
+  for (const auto& row : rows)
+    bytes += row.packed_bytes;
+  return bytes;
+}
+
+double mean_bits(const std::vector<WeightRow>& rows) {
+  std::int64_t bits = 0;
+  std::int64_t count = 0;
+  for (const auto& row : rows) {
+    bits += row.bits * row.count;
+    count += row.count;
+  }
+  return count == 0 ? 0 : static_cast<double>(bits) / static_cast<double>(count);
+}
+
+std::string layer_bits(const std::vector<WeightRow>& rows) {
+  std::string text;
+  for (const auto& row : rows)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : " ", row.path, row.bits);
+  return text;
 }
 
 std::int64_t parameter_bytes(torch::nn::Module& model) {

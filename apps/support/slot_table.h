@@ -28,6 +28,23 @@ struct SlotRow {
 /// The occupied slots of a model, layer by layer.
 std::vector<SlotRow> slot_table(torch::nn::Module& model);
 
+/// The packed weight of one layer of a quantized model.
+struct WeightRow {
+  std::string path;               ///< of the layer.
+  std::int64_t bits = 0;          ///< of a weight.
+  std::int64_t count = 0;         ///< of weights.
+  std::int64_t packed_bytes = 0;  ///< codes at their width, scales, int32 biases.
+};
+
+/// The packed weights of a model, layer by layer; none in float.
+std::vector<WeightRow> weight_table(torch::nn::Module& model);
+/// Their bytes in all: the size that a weight budget limits.
+std::int64_t packed_bytes(const std::vector<WeightRow>& rows);
+/// Bits of a weight, in the mean over all weights; 0 without rows.
+double mean_bits(const std::vector<WeightRow>& rows);
+/// "conv:4 fc:3".
+std::string layer_bits(const std::vector<WeightRow>& rows);
+
 /// Bytes that the model's parameters take: quantized weights at their bit width, all others (int32 biases
 /// too) at 4 bytes.
 std::int64_t parameter_bytes(torch::nn::Module& model);

@@ -93,19 +93,24 @@ torch::Device configured_device(const std::string& name) {
 }
 
 Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
-                    torch::Device device) {
+                    torch::Device device, Progress& progress) {
   torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> outputs;
-  std::vector<torch::Tensor> labels;
+  Evaluation result;
+  std::int64_t images = 0;
+  const auto start = Clock::now();
   loader.start_epoch(0);
   while (const auto batch = loader.next()) {
     outputs.push_back(forward(batch->images.to(device)).to(torch::kCPU));
-    labels.push_back(batch->labels);
+    result.correct += (outputs.back().argmax(1) == batch->labels).sum().item<std::int64_t>();
+    images += batch->labels.size(0);
+    progress.show_if_due("test", loader.position(), loader.batches_per_epoch(),
+                         static_cast<double>(result.correct) / static_cast<double>(images), images,
+                         seconds_since(start));
   }
-  Evaluation result;
+  progress.clear();
   result.outputs = torch::cat(outputs);
   result.predictions = result.outputs.argmax(1);
-  result.correct = (result.predictions == torch::cat(labels)).sum().item<std::int64_t>();
   return result;
 }
 
@@ -179,6 +184,8 @@ EpochStatistics Trainer::record() {
       batch = loader_.next();
     }
     model_(batch->images.to(device_));
+    progress_.show_if_due("recording", result.steps + 1, config_.record_batches, {},
+                          (result.steps + 1) * config_.batch_size, seconds_since(start));
   }
   result.seconds = seconds_since(start);
   return result;
@@ -186,7 +193,7 @@ EpochStatistics Trainer::record() {
 
 Evaluation Trainer::test() {
   model_.module->eval();
-  return evaluate(model_, test_loader(dataset_, kTestBatch), device_);
+  return evaluate(model_, test_loader(dataset_, kTestBatch), device_, progress_);
 }
 
 }  // namespace qat::apps

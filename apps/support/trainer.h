@@ -40,9 +40,9 @@ struct Evaluation {
 /// "cpu" or "cuda". Throws: c10::Error if there is no such device.
 torch::Device configured_device(const std::string& name);
 
-/// Runs all batches of a loader through `forward`, without gradient.
+/// Runs all batches of a loader through `forward`, without gradient, and shows how far it has come.
 Evaluation evaluate(const std::function<torch::Tensor(const torch::Tensor&)>& forward, BatchLoader loader,
-                    torch::Device device);
+                    torch::Device device, Progress& progress);
 
 /// The learning rate after `done` (0 to 1) of a phase that begins with rate `start`.
 /// cosine: start / 2 * (1 + cos(pi * done)). step: start, a tenth of it from 1/2, a hundredth from 3/4.

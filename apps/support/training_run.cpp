@@ -1,7 +1,6 @@
 #include "support/training_run.h"
 
 #include <qat/export/torchscript.h>
-#include <qat/nn/packed_weights.h>
 #include <qat/nn/quantizable_layer.h>
 #include <qat/schedulers/checkpoint.h>
 #include <qat/schedulers/qat_scheduler.h>
@@ -19,37 +18,16 @@
 #include "support/models.h"
 #include "support/output_folder.h"
 #include "support/program.h"
+#include "support/quantization.h"
 #include "support/report.h"
 #include "support/trainer.h"
 
 namespace qat::apps {
 namespace {
 
-std::string family(const std::string& own, const std::string& of_both) {
-  return own.empty() ? of_both : own;
-}
-
-QATConfig quantization(const RunConfig& config) {
-  auto result = preset_config(config.preset);
-  result.weight_bits = config.weight_bits;
-  result.activation_bits = config.activation_bits;
-  result.input_bits = config.input_bits;
-  result.layer_weight_bits = config.weight_bits_by_layer();
-  result.weight_quantizer = family(config.weight_quantizer, config.quantizer);
-  result.activation_quantizer = family(config.activation_quantizer, config.quantizer);
-  result.weight_budget_kb = config.weight_budget_kb;
-  result.activation_budget_kb = config.activation_budget_kb;
-  result.activation_budget =
-      config.activation_budget == "sum" ? ActivationBudget::kSum : ActivationBudget::kLargest;
-  result.budget_penalty = config.budget_penalty;
-  result.quantizer_learning_rate_scale = std::max(config.quantizer_rate, 1e-12);
-  result.learning_rate_scale = 1.0;  // the run has a schedule of its own
-  return result;
-}
-
 /// The output folder, if the scheduler finds that the run is possible.
 const std::filesystem::path& once_possible(const QATScheduler& scheduler, const std::filesystem::path& out) {
-  scheduler.check();
+  naming_options([&] { scheduler.check(); });
   return out;
 }
 
@@ -63,7 +41,8 @@ class TrainingRun {
         progress_(progress),
         model_(initial_model(config, dataset)),
         trainer_(model_, dataset, config, progress),
-        scheduler_(model_.module, model_.forward, {example()}, quantization(config), &trainer_.optimizer()),
+        scheduler_(model_.module, model_.forward, {example()}, scheduler_config(config),
+                   &trainer_.optimizer()),
         folder_(once_possible(scheduler_, out)) {
     result_.config = config;
   }
@@ -71,6 +50,7 @@ class TrainingRun {
   /// Model and budgets, checked before anything is removed or trained.
   static Model initial_model(const RunConfig& config, const Dataset& dataset) {
     auto model = make_model(config.model, dataset.sample_shape(), dataset.classes);
+    check_layer_paths(config, *model.module);
     if (config.init.empty()) return model;
     load_checkpoint(config.init, *model.module);
     for (const auto& [path, layer] : nn::quantizable_layers(*model.module)) {
@@ -102,8 +82,9 @@ class TrainingRun {
   }
 
   ModelDescription description() const {
-    return {config_,      dataset_.sample_shape(),      dataset_.classes, dataset_.mean,
-            dataset_.std, to_string(scheduler_.phase())};
+    const auto weights = weight_table(*model_.module);
+    return {config_,      dataset_.sample_shape(),       dataset_.classes,    dataset_.mean,
+            dataset_.std, to_string(scheduler_.phase()), layer_bits(weights), packed_bytes(weights)};
   }
 
   /// Trains the epochs of a phase, with a row of metrics each; returns the accuracy at its end.
@@ -133,10 +114,10 @@ class TrainingRun {
   /// A checkpoint of a quantized epoch, with the size of its packed weights.
   void keep_epoch(std::int64_t epoch) {
     auto& row = result_.rows.back();
-    for (const auto& [path, layer] : nn::pack_weights(*model_.module)) {
-      row.packed_bytes += layer.payload_bytes();
-      row.weight_bits += fmt::format("{}{}:{}", row.weight_bits.empty() ? "" : " ", path, layer.bits);
-    }
+    const auto weights = weight_table(*model_.module);
+    row.packed_bytes = packed_bytes(weights);
+    row.weight_bits = layer_bits(weights);
+    row.mean_bits = mean_bits(weights);
     if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
     save_checkpoint(folder_.file(OutputFolder::quantized_checkpoint(epoch)).string(), *model_.module,
                     description().to_entries());
@@ -166,8 +147,8 @@ class TrainingRun {
     const double rate =
         config_.qat_learning_rate > 0 ? config_.qat_learning_rate : 0.1 * config_.learning_rate;
     result_.qat_accuracy = train("qat", config_.qat_epochs, rate, "training");
-    for (const auto& [path, layer] : nn::pack_weights(*model_.module))
-      result_.packed_bytes += layer.payload_bytes();
+    result_.weights = weight_table(*model_.module);
+    result_.packed_bytes = packed_bytes(result_.weights);
     if (result_.rows.empty()) folder_.write("metrics.csv", metrics_csv({}));
     result_.phase = to_string(scheduler_.phase());
     result_.size_bytes = parameter_bytes(*model_.module);
@@ -184,7 +165,7 @@ class TrainingRun {
     auto exported = torch::jit::load(path.string(), trainer_.device());
     exported.eval();
     const auto test = evaluate([&](const torch::Tensor& x) { return exported.forward({x}).toTensor(); },
-                               test_loader(dataset_, kTestBatch), trainer_.device());
+                               test_loader(dataset_, kTestBatch), trainer_.device(), progress_);
     result_.deployed_accuracy = test.accuracy();
     result_.exported_file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path));
     result_.codes_compared = test.predictions.size(0);

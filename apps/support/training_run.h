@@ -16,8 +16,9 @@ Dataset load_configured_dataset(const RunConfig& config);
 /// compares. Writes all files of a run into the folder `out`: config.toml first, metrics.csv after each
 /// epoch, summary.json last. Files of an earlier run there are removed once data, model and optimizer are
 /// ready; until then nothing in `out` is touched. Threads and random seed of the process are set as
-/// configured. Throws: c10::Error if the model cannot be built for the data, training diverges, an export
-/// disagrees, or a file cannot be written.
+/// configured. Throws: UsageError before anything is removed or trained if a budget cannot be met or a
+/// layer's width names no layer; c10::Error if the model cannot be built for the data, training diverges, an
+/// export disagrees, or a file cannot be written.
 RunResult run_training(RunConfig config, const Dataset& dataset, const std::filesystem::path& out,
                        Progress& progress);
 

@@ -1,10 +1,16 @@
 // Programs with learned quantizers, budgets and a start from a checkpoint.
 #include "data_files.h"
 #include "small_run.h"
+#include <qat/nn/packed_weights.h>
+#include <qat/schedulers/checkpoint.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "support/catch.h"
+#include "support/models.h"
 
 using namespace qat::apps::testing;
 using Catch::Matchers::Contains;
@@ -36,8 +42,8 @@ TEST_CASE("A budget that no widths keep is refused before training with the smal
   const auto out = folder.path() / "out";
   const auto outcome = train(small_run_with(out, {"--quantizer", "fp_d_xmax", "--weight-budget-kb", "16"}));
   INFO(outcome.standard_error);
-  CHECK((outcome.status == 1 || outcome.status == 2));
-  CHECK_THAT(outcome.standard_error, Contains("error: ") && Contains("budget") && Contains("17256 bytes") &&
+  CHECK(outcome.status == 2);
+  CHECK_THAT(outcome.standard_error, Contains("error: --weight-budget-kb 16 ") && Contains("17256 bytes") &&
                                          Contains("16.8516 kB") && !Contains("epoch"));
   CHECK_FALSE(std::filesystem::exists(out));
   const auto smallest =
@@ -45,6 +51,48 @@ TEST_CASE("A budget that no widths keep is refused before training with the smal
   INFO(smallest.standard_error);
   REQUIRE(smallest.status == 0);
   CHECK(summary(out)["packed_bytes"] == 17256);
+}
+
+TEST_CASE("Every epoch's checkpoint holds packed weights within the budget", "[apps]") {
+  for (const std::int64_t kilobytes : {62, 90, 150}) {
+    const TemporaryFolder folder;
+    const auto out = folder.path() / "out";
+    const auto outcome =
+        train(small_run_with(out, {"--model", "mlp", "--quantizer", "fp_d_xmax", "--weight-budget-kb",
+                                   std::to_string(kilobytes), "--qat-epochs", "3"}));
+    INFO(outcome.standard_error);
+    REQUIRE(outcome.status == 0);
+    for (const int epoch : {1, 2, 3}) {
+      const auto model = qat::apps::make_model("mlp", {1, 28, 28}, 10);
+      qat::load_checkpoint((out / ("checkpoints/qat-" + std::to_string(epoch) + ".qat")).string(),
+                           *model.module);
+      std::vector<qat::PackedLayer> layers;
+      for (auto& [path, layer] : qat::nn::pack_weights(*model.module))
+        layers.push_back(std::move(layer));
+      const auto size = static_cast<std::int64_t>(qat::write_payload(layers).bytes.size());
+      INFO(kilobytes << " kB, epoch " << epoch);
+      CHECK(layers.size() == 3);
+      CHECK(size <= kilobytes * 1024);
+      CHECK_THAT(content(out / "metrics.csv"), Contains("," + std::to_string(size) + ",fc1:"));
+    }
+  }
+}
+
+TEST_CASE("Options that the network cannot follow end with status 2 before training", "[apps]") {
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--layer-weight-bits", "conv9=4"},
+      {"--layer-weight-bits", "relu1=4"},  // a layer without a weight
+      {"--activation-budget-kb", "0.1", "--quantizer", "fp_d_xmax"}};
+  for (const auto& options : wrong) {
+    const auto outcome = train(small_run_with(out, options));
+    INFO(outcome.standard_error);
+    CHECK(outcome.status == 2);
+    CHECK_THAT(outcome.standard_error,
+               Contains("error: " + options[0] + " " + options[1]) && !Contains("epoch"));
+    CHECK_FALSE(std::filesystem::exists(out));
+  }
 }
 
 TEST_CASE("Learned steps of 4 bits deploy to the same predictions", "[apps]") {

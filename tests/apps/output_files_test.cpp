@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "support/catch.h"
 #include "support/output_folder.h"
@@ -22,14 +24,15 @@ RunResult example_result() {
   RunResult result;
   result.phase = "TRAINING";
   result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5, 0, ""},
-                 {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3"}};
+                 {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3", 3.25}};
   result.float_accuracy = 0.75;
   result.qat_accuracy = 0.85;
   result.deployed_accuracy = 0.85;
-  result.size_bytes = 79000;
+  result.size_bytes = 79 * 1024;
   result.packed_bytes = 40000;
+  result.weights = {{"conv1", 4, 20000, 10000}, {"fc", 3, 60000, 30000}};
   result.config.weight_budget_kb = 39.5;
-  result.float_size_bytes = 310000;
+  result.float_size_bytes = 310 * 1024;
   result.digest = "abc";
   result.codes_compared = 1000;
   result.seconds_per_step = {{"float", 0.1}, {"training", 0.2}};
@@ -80,7 +83,7 @@ TEST_CASE("metrics.csv has a row for each epoch", "[apps]") {
 TEST_CASE("summary.json holds the result by name", "[apps]") {
   const auto values = nlohmann::json::parse(summary_json(example_result()));
   CHECK(values["qat_accuracy"] == 0.85);
-  CHECK(values["size_bytes"] == 79000);
+  CHECK(values["size_bytes"] == 79 * 1024);
   CHECK(values["packed_bytes"] == 40000);
   CHECK(values["weight_budget_bytes"] == 39.5 * 1024);
   CHECK(values["seconds_per_step"]["training"] == 0.2);
@@ -91,22 +94,45 @@ TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {
   const auto html = report_html(example_result());
   CHECK_THAT(html, Contains("block&lt;1&gt;.conv") && Contains("int8 &amp; narrow") && Contains("75.00 %"));
   CHECK_THAT(html, Contains("<polyline") && Contains("class=\"phase\"") && Contains("0.5 to 0.75"));
+  CHECK_THAT(html, Contains("<td>fc</td><td>3</td><td>30000</td><td>75.0 %</td>"));
+  CHECK_THAT(html, Contains("<td>all</td><td>3.25</td><td>40000</td><td>100.0 %</td>"));
+  CHECK_THAT(html, Contains("<td>39.1 kB</td><td>39.5 kB</td>"));
+  CHECK_THAT(html, Contains("Packed weights by epoch, kB") && Contains("Mean bits of a weight by epoch"));
+  auto unlimited = example_result();
+  unlimited.config.weight_budget_kb = 0;
+  CHECK_THAT(report_html(unlimited), !Contains("by epoch, kB") && !Contains("budget</th>"));
   auto empty = example_result();
   empty.rows.clear();
   CHECK_THAT(report_html(empty), !Contains("<polyline"));
 }
 
-TEST_CASE("The result table gives accuracy and size", "[apps]") {
-  CHECK_THAT(result_table(example_result()),
+TEST_CASE("The result table gives accuracy, size, packed weights and their budget", "[apps]") {
+  auto result = example_result();
+  CHECK_THAT(result_table(result),
              Contains("75.00 %") && Contains("310.0 kB") && Contains("79.0 kB") && Contains("0 of 1000"));
-  CHECK(size_text(999) == "999 B");
-  CHECK(size_text(1234567) == "1.23 MB");
+  CHECK_THAT(result_table(result), Contains("budget\n") && Contains("39.1 kB     39.5 kB\n"));
+  CHECK_THAT(result_table(result), Contains("(weights 8, activations 8 bits)"));
+  result.config.weight_budget_kb = 0;
+  result.config.weight_quantizer = "fp_d_xmax";
+  CHECK_THAT(result_table(result), !Contains("budget") && Contains("39.1 kB\n"));
+  CHECK_THAT(result_table(result), Contains("(weights up to 8, activations 8 bits)"));
+}
+
+TEST_CASE("A kB has 1024 bytes", "[apps]") {
+  CHECK(size_text(1023) == "1023 B");
+  CHECK(size_text(1024) == "1.0 kB");
+  CHECK(size_text(20 * 1024) == "20.0 kB");
+  CHECK(size_text(1234567) == "1.18 MB");
 }
 
 TEST_CASE("A progress line tells phase, place, quality, speed and time left", "[apps]") {
   CHECK(progress_line({"float", 2, 6, 120, 468, 0.43212, 0.8431, 2150.4, 91.2}) ==
         "float 2/6  step 120/468  loss 0.4321  accuracy 84.31 %  2150 images/s  1:32 left");
   CHECK_THAT(progress_line({"qat", 1, 1, 1, 1, 0, 0, 1, 3661}), Contains("1:01:01 left"));
+  CHECK(progress_line({"recording", 0, 0, 12, 50, {}, {}, 2150, 3}) ==
+        "recording  step 12/50  2150 images/s  0:03 left");
+  CHECK(progress_line({"test", 0, 0, 3, 20, {}, 0.5, 100, 1}) ==
+        "test  step 3/20  accuracy 50.00 %  100 images/s  0:01 left");
 }
 
 TEST_CASE("Progress rewrites its line on a terminal and prints plain lines elsewhere", "[apps]") {
@@ -127,4 +153,16 @@ TEST_CASE("Progress rewrites its line on a terminal and prints plain lines elsew
   elsewhere.show(state);
   elsewhere.message("done");
   CHECK(plain.str() == progress_line(state) + "\ndone\n");
+}
+
+TEST_CASE("A test and a recording show how far they are where nothing was shown for a while", "[apps]") {
+  std::ostringstream terminal;
+  Progress progress(terminal, Progress::Output::kTerminal);
+  progress.show_if_due("test", 1, 4, 0.5, 500, 1.0);
+  CHECK(terminal.str().empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(210));
+  progress.show_if_due("test", 1, 4, 0.5, 500, 1.0);
+  CHECK(terminal.str() == "\rtest  step 1/4  accuracy 50.00 %  500 images/s  0:03 left");
+  progress.clear();
+  CHECK(terminal.str().ends_with("  \r"));
 }

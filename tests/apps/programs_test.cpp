@@ -1,6 +1,7 @@
 #include "data_files.h"
 #include "program_runner.h"
 #include "small_run.h"
+#include <qat/schedulers/file_digest.h>
 
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,7 @@ TEST_CASE("case 122: wrong options end with status 2 and make no output folder",
                                                        {"--weight-bits", "-3"},
                                                        {"--activation-bits", "99"},
                                                        {"--quantizer", "pact"},
+                                                       {"--quantizer", "dorefa"},
                                                        {"--weight-budget-kb", "20"},
                                                        {"--layer-weight-bits", "fc1"},
                                                        {"--set", "momentun=0.9"},
@@ -131,6 +133,29 @@ TEST_CASE("The written configuration repeats a run to the last bit", "[apps]") {
   CHECK(summary(again)["digest"] != summary(run.out)["digest"]);
 }
 
+TEST_CASE("The same run with the same threads, twice, writes the same bits", "[apps]") {
+  const std::vector<std::vector<std::string>> runs = {
+      {"--model", "mlp", "--threads", "2", "--quantizer", "lsq"},
+      {"--model", "mlp", "--threads", "2", "--quantizer", "fp_d_xmax", "--weight-budget-kb", "90"}};
+  for (const auto& options : runs) {
+    const TemporaryFolder folder;
+    const auto first = folder.path() / "first";
+    const auto second = folder.path() / "second";
+    for (const auto& out : {first, second}) {
+      const auto outcome = train(small_run_with(out, options));
+      INFO(outcome.standard_error);
+      REQUIRE(outcome.status == 0);
+    }
+    CHECK(summary(first)["digest"] == summary(second)["digest"]);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(first)) {
+      const auto name = std::filesystem::relative(entry.path(), first);
+      if (name.extension() != ".qat") continue;
+      INFO(options[5] << " " << name);
+      CHECK(content(entry.path()) == content(second / name));
+    }
+  }
+}
+
 TEST_CASE("qat-eval finds the accuracies of the summary in the files", "[apps]") {
   const auto& run = finished_run();
   REQUIRE(run.outcome.status == 0);
@@ -140,6 +165,13 @@ TEST_CASE("qat-eval finds the accuracies of the summary in the files", "[apps]")
   CHECK(evaluated_accuracy(run.out / "checkpoints/float.qat") == values["float_accuracy"].get<double>());
   const auto text = run_built_program("qat-eval", {(run.out / "model.qat").string()});
   CHECK_THAT(text.standard_output, Contains("lenet") && Contains("TRAINING") && Contains("of 1024"));
+  CHECK_THAT(text.standard_output, Contains("digest: " + values["digest"].get<std::string>()));
+  const auto exported = run_built_program("qat-eval", {(run.out / "model.torchscript.pt").string()});
+  CHECK_THAT(exported.standard_output, Contains("TorchScript of lenet, phase TRAINING") &&
+                                           Contains("weights affine 8, activations affine 8 bits") &&
+                                           Contains("conv1:8 conv2:8 fc1:8 fc2:8 fc3:8"));
+  CHECK_THAT(exported.standard_output,
+             Contains("SHA-256: " + content(run.out / "model.torchscript.pt.sha256").substr(0, 64)));
 }
 
 TEST_CASE("Ranges alone quantize a model where there is no epoch to train", "[apps]") {
@@ -192,7 +224,7 @@ TEST_CASE("qat-eval refuses an exported file that differs from its digest", "[ap
   const auto bytes_of = [](const std::string& text) { return Bytes(text.begin(), text.end()); };
   auto bytes = bytes_of(content(run.out / "model.torchscript.pt"));
   const auto file = folder.write("model.pt", bytes);
-  CHECK(evaluate(file).status == 0);  // without a digest
+  CHECK_THAT(evaluate(file).standard_output, Contains("not compared, there is no model.pt.sha256"));
   const auto digest = folder.write("model.pt.sha256", bytes_of(line));
   CHECK(evaluate(file).status == 0);
   for (const auto at : {std::size_t{0}, bytes.size() / 2}) {
@@ -203,6 +235,7 @@ TEST_CASE("qat-eval refuses an exported file that differs from its digest", "[ap
     CHECK(outcome.status == 1);
     CHECK_THAT(outcome.standard_error,
                Contains(file.string()) && Contains(line.substr(0, 64)) && Contains("again"));
+    CHECK_THAT(outcome.standard_error, Contains("found " + qat::file_digest(file.string())));
     bytes[at] ^= 1;
   }
   folder.write("model.pt", bytes);

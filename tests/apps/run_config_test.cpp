@@ -109,38 +109,41 @@ TEST_CASE("case 122: values that are not allowed are refused with the allowed on
     std::string value;
     std::string allowed;
   };
-  const auto wrong = GENERATE(values<Wrong>({{"weight_bits", "0", "from 1 to 16"},
-                                             {"weight_bits", "1.5", "from 1 to 16"},
-                                             {"activation_bits", "-3", "from 2 to 16"},
-                                             {"activation_bits", "99", "from 2 to 16"},
-                                             {"weight_bits", "8 bits", "from 1 to 16"},
-                                             {"weight_bits", "", "from 1 to 16"},
-                                             {"seed", "99999999999999999999", "from 0 up"},
-                                             {"record_batches", "0", "from 1 to 1000000"},
-                                             {"learning_rate", "nan", "from 0 up"},
-                                             {"learning_rate", "inf", "from 0 up"},
-                                             {"learning_rate", "-0.1", "from 0 up"},
-                                             {"momentum", "1", "below 1"},
-                                             {"optimizer", "lion", "sgd, adam"},
-                                             {"quantizer", "lsqq", "lsq_plus"},
-                                             {"quantizer", "pact", "fp_d_xmax"},
-                                             {"quantizer", "binary", "fp_d_xmax"},
-                                             {"quantizer", "", "affine, lsq"},
-                                             {"weight_quantizer", "pact", "ternary"},
-                                             {"activation_quantizer", "dorefa", "pact"},
-                                             {"input_bits", "0", "from 2 to 16"},
-                                             {"input_bits", "17", "from 2 to 16"},
-                                             {"weight_budget_kb", "-1", "from 0 up"},
-                                             {"weight_budget_kb", "nan", "from 0 up"},
-                                             {"weight_budget_kb", "inf", "from 0 up"},
-                                             {"weight_budget_kb", "12 kB", "from 0 up"},
-                                             {"activation_budget_kb", "-0.5", "from 0 up"},
-                                             {"activation_budget", "mean", "sum, largest"},
-                                             {"budget_penalty", "-1", "from 0 up"},
-                                             {"qat_learning_rate", "fast", "from 0 up"},
-                                             {"quantizer_rate", "-1", "from 0 up"},
-                                             {"model", "resnet9", "resnet8"},
-                                             {"augment", "yes", "true or false"}}));
+  const auto wrong =
+      GENERATE(values<Wrong>({{"weight_bits", "0", "from 1 to 16"},
+                              {"weight_bits", "1.5", "from 1 to 16"},
+                              {"activation_bits", "-3", "from 2 to 16"},
+                              {"activation_bits", "99", "from 2 to 16"},
+                              {"weight_bits", "8 bits", "from 1 to 16"},
+                              {"weight_bits", "", "from 1 to 16"},
+                              {"seed", "99999999999999999999", "from 0 up"},
+                              {"record_batches", "0", "from 1 to 1000000"},
+                              {"learning_rate", "nan", "from 0 up"},
+                              {"learning_rate", "inf", "from 0 up"},
+                              {"learning_rate", "-0.1", "from 0 up"},
+                              {"momentum", "1", "below 1"},
+                              {"optimizer", "lion", "sgd, adam"},
+                              {"quantizer", "lsqq", "lsq_plus"},
+                              {"quantizer", "pact", "use --activation-quantizer pact"},
+                              {"quantizer", "dorefa", "use --weight-quantizer dorefa"},
+                              {"quantizer", "binary", "--weight-quantizer binary --weight-bits 1"},
+                              {"quantizer", "", "affine, lsq"},
+                              {"weight_quantizer", "pact", "use --activation-quantizer pact"},
+                              {"weight_quantizer", "lsqq", "one of affine, lsq"},
+                              {"activation_quantizer", "dorefa", "use --weight-quantizer dorefa"},
+                              {"input_bits", "0", "from 2 to 16"},
+                              {"input_bits", "17", "from 2 to 16"},
+                              {"weight_budget_kb", "-1", "from 0 up"},
+                              {"weight_budget_kb", "nan", "from 0 up"},
+                              {"weight_budget_kb", "inf", "from 0 up"},
+                              {"weight_budget_kb", "12 kB", "from 0 up"},
+                              {"activation_budget_kb", "-0.5", "from 0 up"},
+                              {"activation_budget", "mean", "sum, largest"},
+                              {"budget_penalty", "-1", "from 0 up"},
+                              {"qat_learning_rate", "fast", "from 0 up"},
+                              {"quantizer_rate", "-1", "from 0 up"},
+                              {"model", "resnet9", "resnet8"},
+                              {"augment", "yes", "true or false"}}));
   RunConfig config;
   const auto text =
       usage_text([&] { assign_setting(config, *find_setting(wrong.key), wrong.value, "--" + wrong.key); });
@@ -187,6 +190,8 @@ TEST_CASE("case 88: a width that the weights' family cannot have is refused with
              Contains("--weight-bits 8") && Contains("binary"));
   CHECK_THAT(text("weight_quantizer = 'ternary'\nweight_bits = 8"),
              Contains("--weight-bits 8") && Contains("ternary"));
+  CHECK_THAT(text("weight_quantizer = 'dorefa'\nlayer_weight_bits = 'fc1=9'"),
+             Contains("--layer-weight-bits fc1=9") && Contains("dorefa") && Contains("2 to 8"));
   CHECK_NOTHROW(from_toml("weight_quantizer = 'binary'\nweight_bits = 1").validate());
   CHECK_NOTHROW(from_toml("weight_quantizer = 'ternary'\nweight_bits = 2").validate());
 }
