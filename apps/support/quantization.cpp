@@ -124,10 +124,10 @@ void check_layer_paths(const RunConfig& config, torch::nn::Module& model) {
   }
   for (const auto& [path, bits] : config.weight_bits_by_layer()) {
     if (std::find(paths.begin(), paths.end(), path) != paths.end()) continue;
-    throw UsageError(fmt::format("--layer-weight-bits {}={}: {} has no layer '{}' with a weight{}; expected "
-                                 "{}",
-                                 path, bits, config.model, path, suggestion(path, paths),
-                                 fmt::join(paths, ", ")));
+    throw UsageError(
+        fmt::format("--layer-weight-bits {}={}: {} has no layer '{}' with a weight{}; expected "
+                    "{}",
+                    path, bits, config.model, path, suggestion(path, paths), fmt::join(paths, ", ")));
   }
 }
 
@@ -139,6 +139,9 @@ QATConfig scheduler_config(const RunConfig& config) {
   result.layer_weight_bits = config.weight_bits_by_layer();
   result.weight_quantizer = weight_family(config);
   result.activation_quantizer = activation_family(config);
+  result.weight_start = parse_weight_start(config.weight_start);
+  // A searched scale of affine weights stays.
+  if (result.weight_start == WeightStart::kMse) result.weight_range_current = false;
   result.weight_budget_kb = config.weight_budget_kb;
   result.activation_budget_kb = config.activation_budget_kb;
   result.activation_budget =

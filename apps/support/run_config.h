@@ -33,12 +33,13 @@ struct RunConfig {
   std::string activation_quantizer;     ///< of activations; empty: `quantizer`.
   std::int64_t weight_bits = 8;
   std::int64_t activation_bits = 8;
-  std::int64_t input_bits = 8;            ///< of the network's input.
-  std::string layer_weight_bits;          ///< "conv=8,fc=8": layers with another width.
-  double weight_budget_kb = 0;            ///< the packed weights never take more; 0: no limit.
-  double activation_budget_kb = 0;        ///< the same for the activations of a sample.
-  std::string activation_budget = "sum";  ///< what it limits: "sum" or "largest".
-  double budget_penalty = 0.1;            ///< weight of the squared excess of a size, in kB, in the loss.
+  std::int64_t input_bits = 8;              ///< of the network's input.
+  std::string weight_start = "statistics";  ///< where their scales start: "statistics" or "mse".
+  std::string layer_weight_bits;            ///< "conv=8,fc=8": layers with another width.
+  double weight_budget_kb = 0;              ///< the packed weights never take more; 0: no limit.
+  double activation_budget_kb = 0;          ///< the same for the activations of a sample.
+  std::string activation_budget = "sum";    ///< what it limits: "sum" or "largest".
+  double budget_penalty = 0.1;              ///< weight of the squared excess of a size, in kB, in the loss.
 
   std::string init;                  ///< checkpoint to start from; empty: random weights.
   std::int64_t float_epochs = 4;     ///< passes over the data before quantization.

@@ -33,6 +33,7 @@ RunConfig unusual_config() {
   config.input_bits = 6;
   config.layer_weight_bits = "conv=4,block.fc=16";
   config.weight_budget_kb = 12.5;
+  config.weight_start = "mse";
   config.activation_budget_kb = 3;
   config.activation_budget = "largest";
   config.budget_penalty = 0.25;

@@ -126,7 +126,7 @@ class CpuPass final : public LearnedPass {
     job_.element = *detail::element_type(x.scalar_type());
     job_.view = tables_.view();
     job_.rule = fill(tables_, grid, rounding);
-    job_.has_activation = !activation.is_identity();
+    job_.has_activation = !activation.is_identity() && !is_done_by_grid(activation);
     job_.negative_slope = static_cast<T>(activation.negative_slope);
     job_.activation_upper = static_cast<T>(activation.upper);
     if constexpr (std::is_same_v<Grid, UniformGrid>) prepare_values(activation);
@@ -190,6 +190,17 @@ class CpuPass final : public LearnedPass {
   }
 
  private:
+  /// An unsigned grid without offset is a ReLU: what the activation would raise to 0 counts as 0 already.
+  bool is_done_by_grid(const Activation& activation) const {
+    if (activation != Activation{.negative_slope = 0.0}) return false;
+    if constexpr (std::is_same_v<Grid, UniformGrid>) {
+      const auto* const lower = job_.rule.lower;
+      return std::all_of(lower, lower + job_.view.channels, [](T bound) { return bound == T(0); });
+    } else {
+      return !job_.rule.is_signed;
+    }
+  }
+
   /// Activations with slope 0 only narrow the codes; others need arithmetic.
   void prepare_values(const Activation& activation) {
     const auto& rule = job_.rule;
@@ -223,7 +234,9 @@ class CpuPass final : public LearnedPass {
       for (std::int64_t i = 0; i < entries; ++i)
         totals[static_cast<std::size_t>(tables_.channel_of(i))] += part[i];
     }
-    return torch::tensor(totals, torch::kDouble).to(torch::kFloat).reshape(shape_);
+    auto result = torch::empty(shape_, torch::kFloat);
+    std::copy(totals.begin(), totals.end(), result.mutable_data_ptr<float>());
+    return result;
   }
 
   ChannelTables<T> tables_;

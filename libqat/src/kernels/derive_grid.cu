@@ -13,8 +13,8 @@ __global__ void grid_kernel(const Rule rule, const GridJob job, const GridTables
 
 /// Each parameter has a value of its own for each channel, or there is one channel.
 template <class Rule>
-__global__ void gradient_kernel(const Rule rule, const GridJob job, const GridGradients gradients, double* first,
-                                double* second) {
+__global__ void gradient_kernel(const Rule rule, const GridJob job, const GridGradients gradients,
+                                double* first, double* second) {
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= job.channels) return;
   const auto own = channel_gradients(rule, job, channel, gradients);
@@ -42,8 +42,8 @@ void launch_derive_grid(const Rule& rule, const GridJob& job, const GridTables& 
 }
 
 template <class Rule>
-void launch_derive_gradients(const Rule& rule, const GridJob& job, const GridGradients& gradients, double* first,
-                             double* second, DeviceStream stream) {
+void launch_derive_gradients(const Rule& rule, const GridJob& job, const GridGradients& gradients,
+                             double* first, double* second, DeviceStream stream) {
   if (job.channels == 0) return;
   const auto is_own = [&](const GridParameter& p) { return p.count == 0 || p.count == job.channels; };
   if (is_own(job.first) && is_own(job.second)) {
@@ -53,14 +53,17 @@ void launch_derive_gradients(const Rule& rule, const GridJob& job, const GridGra
   }
 }
 
-template void launch_derive_grid(const detail::ParametricRule&, const GridJob&, const GridTables&, DeviceStream);
-template void launch_derive_grid(const detail::LearnedStepRule&, const GridJob&, const GridTables&, DeviceStream);
-template void launch_derive_grid(const detail::BitCountRule&, const GridJob&, const GridTables&, DeviceStream);
-template void launch_derive_gradients(const detail::ParametricRule&, const GridJob&, const GridGradients&, double*,
-                                      double*, DeviceStream);
-template void launch_derive_gradients(const detail::LearnedStepRule&, const GridJob&, const GridGradients&, double*,
-                                      double*, DeviceStream);
-template void launch_derive_gradients(const detail::BitCountRule&, const GridJob&, const GridGradients&, double*,
-                                      double*, DeviceStream);
+template void launch_derive_grid(const detail::ParametricRule&, const GridJob&, const GridTables&,
+                                 DeviceStream);
+template void launch_derive_grid(const detail::LearnedStepRule&, const GridJob&, const GridTables&,
+                                 DeviceStream);
+template void launch_derive_grid(const detail::BitCountRule&, const GridJob&, const GridTables&,
+                                 DeviceStream);
+template void launch_derive_gradients(const detail::ParametricRule&, const GridJob&, const GridGradients&,
+                                      double*, double*, DeviceStream);
+template void launch_derive_gradients(const detail::LearnedStepRule&, const GridJob&, const GridGradients&,
+                                      double*, double*, DeviceStream);
+template void launch_derive_gradients(const detail::BitCountRule&, const GridJob&, const GridGradients&,
+                                      double*, double*, DeviceStream);
 
 }  // namespace qat::kernels
