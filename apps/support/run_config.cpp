@@ -274,9 +274,10 @@ void RunConfig::validate() const {
 std::map<std::string, std::int64_t> RunConfig::weight_bits_by_layer() const {
   std::map<std::string, std::int64_t> result;
   std::string_view rest = layer_weight_bits;
-  while (!rest.empty()) {
+  for (bool more = !rest.empty(); more;) {
     const auto item = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    more = item.size() < rest.size();  // after a comma something must come
+    rest.remove_prefix(more ? item.size() + 1 : item.size());
     const auto equal = item.find('=');
     std::int64_t bits = 0;
     if (equal == std::string_view::npos || equal == 0 || !parse_number(item.substr(equal + 1), bits) ||
@@ -284,7 +285,11 @@ std::map<std::string, std::int64_t> RunConfig::weight_bits_by_layer() const {
       throw UsageError(
           fmt::format("--layer-weight-bits {}: expected a list like conv=8,fc=8 with 2 to 16 bits, got {}",
                       layer_weight_bits, item.empty() ? "''" : item));
-    result[std::string(item.substr(0, equal))] = bits;
+    const std::string layer(item.substr(0, equal));
+    if (!result.emplace(layer, bits).second)
+      throw UsageError(fmt::format(
+          "--layer-weight-bits {}: expected each layer once, in a list like conv=8,fc=8; got {} again as {}",
+          layer_weight_bits, layer, item));
   }
   return result;
 }

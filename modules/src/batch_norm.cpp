@@ -2,6 +2,9 @@
 
 #include <torch/nn/functional/batchnorm.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace qat::nn {
 
 template <std::size_t D, class Derived>
@@ -56,17 +59,18 @@ void BatchNorm<D, Derived>::become_identity() {
 }
 
 template <std::size_t D, class Derived>
-void BatchNorm<D, Derived>::set_folded(bool folded) {
+void BatchNorm<D, Derived>::set_folded(bool folded, const QuantizableLayer::Parameters& kept) {
   if (folded) become_identity();
   if (folded || !identity_) return;
   identity_ = false;
   this->options.affine(affine_before_);
   if (!affine_before_) return;
   const auto like = has_running_statistics() ? this->running_mean.options() : torch::TensorOptions();
+  const std::vector<std::int64_t> shape = {this->options.num_features()};
   this->parameters_["weight"] = this->weight =
-      torch::ones({this->options.num_features()}, like.requires_grad(true));
+      kept.weight.defined() ? kept.weight : torch::ones(shape, like.requires_grad(true));
   this->parameters_["bias"] = this->bias =
-      torch::zeros({this->options.num_features()}, like.requires_grad(true));
+      kept.bias.defined() ? kept.bias : torch::zeros(shape, like.requires_grad(true));
 }
 
 void BatchNorm1dImpl::_check_input_dim(const torch::Tensor& input) {

@@ -48,6 +48,16 @@ std::string short_name(SlotId id) {
   return name;
 }
 
+/// f(); a refusal of a value names the layer.
+template <class Function>
+torch::Tensor naming(const QuantizableLayer& layer, const Function& f) {
+  try {
+    return f();
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, layer.describe(), ": ", error.what_without_backtrace());
+  }
+}
+
 // The order in which forward uses the slots.
 constexpr auto kOrderOfUse = [](const auto& a, const auto& b) {
   return std::pair(a.id.kind, a.id.index) < std::pair(b.id.kind, b.id.index);
@@ -93,7 +103,7 @@ void QuantizableLayer::set_bias_parameter(const torch::Tensor&) {
   TORCH_CHECK_VALUE(false, describe(), ": this layer cannot have a bias");
 }
 
-void QuantizableLayer::set_folded(bool folded) {
+void QuantizableLayer::set_folded(bool folded, const Parameters&) {
   TORCH_CHECK_VALUE(!folded, describe(),
                     ": the file says that batch norm folding changed this layer, which it cannot do");
 }
@@ -224,7 +234,7 @@ QuantizableLayer::Parameters QuantizableLayer::slot_parameters(const torch::Tens
   if (!weight_quantizer || !input_quantizer()) return {slot_weight(weight), held(bias)};
   const auto quantized = weight_quantizer->forward_with_scale(held(weight));
   const auto scale = bias_scale(quantized.scale, bias.size(0));
-  return {quantized.values, bias_quantizer->forward(held(bias), scale)};
+  return {quantized.values, naming(*this, [&] { return bias_quantizer->forward(held(bias), scale); })};
 }
 
 std::shared_ptr<Quantizer> QuantizableLayer::input_quantizer() const {
@@ -248,7 +258,8 @@ torch::Tensor QuantizableLayer::bias_codes() const {
   if (!bias || !bias->defined() || !bias_quantizer || !weight_quantizer || !input_quantizer()) return {};
   const torch::NoGradGuard no_grad;
   const auto weight_scale = weight_quantizer->scale(self->weight_parameter()->detach());
-  return bias_quantizer->codes(*bias, bias_scale(weight_scale, bias->size(0)));
+  const auto scale = bias_scale(weight_scale, bias->size(0));
+  return naming(*this, [&] { return bias_quantizer->codes(*bias, scale); });
 }
 
 torch::Tensor QuantizableLayer::slot_output(const torch::Tensor& y) const {

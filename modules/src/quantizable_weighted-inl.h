@@ -22,8 +22,11 @@ void QuantizableWeighted<Base>::set_bias_parameter(const torch::Tensor& value) {
 }
 
 template <class Base>
-void QuantizableWeighted<Base>::set_folded(bool folded) {
-  if (folded && !this->bias.defined()) set_bias_parameter(torch::zeros({output_channels()}));
+void QuantizableWeighted<Base>::set_folded(bool folded, const QuantizableLayer::Parameters& kept) {
+  if (folded && !this->bias.defined()) {
+    set_bias_parameter(torch::zeros({output_channels()}));
+    if (kept.bias.defined()) this->parameters_["bias"] = this->bias = kept.bias;
+  }
   if (!folded && bias_added_) {
     this->bias = torch::Tensor();
     this->parameters_["bias"] = this->bias;

@@ -49,6 +49,14 @@ void QuantizableLayer::load_slots(torch::serialize::InputArchive& archive) {
     state = nlohmann::json::parse(attribute.toStringRef(), nullptr, /*allow_exceptions=*/false);
     TORCH_CHECK_VALUE(state.is_object(), describe(), ": the attribute 'slots' of the file is no JSON object");
   }
+  const std::vector<Entry> before = entries_;
+  const auto content = [&](SlotId id, const nlohmann::json& config) {
+    for (const Entry& entry : before) {
+      if (entry.id == id && entry.content && nlohmann::json::parse(entry.content->config()) == config)
+        return entry.content;
+    }
+    return make_tensor_module(config.dump());
+  };
   clear_slots();
   try {
     set_folded(state.value("folded", false));
@@ -56,13 +64,34 @@ void QuantizableLayer::load_slots(torch::serialize::InputArchive& archive) {
     for (const auto& each : state.value("slots", nlohmann::json::array())) {
       const SlotId id = parse_slot_name(each.at("slot").get<std::string>());
       if (each.contains("config")) {
-        set_slot(id, make_tensor_module(each.at("config").dump()));
+        set_slot(id, content(id, each.at("config")));
       } else {
         set_link(id, {each.at("path").get<std::string>(), each.at("applies").get<bool>()});
       }
     }
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK_VALUE(false, describe(), ": the attribute 'slots' of the file is damaged: ", error.what());
+  }
+}
+
+QuantizableLayer::Structure QuantizableLayer::structure() const {
+  Structure structure;
+  structure.entries = entries_;
+  structure.holds = hold_;
+  structure.folded = is_folded();
+  const auto parameters = module().named_parameters(/*recurse=*/false);
+  if (const auto* weight = parameters.find("weight")) structure.weight = *weight;
+  if (const auto* bias = parameters.find("bias")) structure.bias = *bias;
+  return structure;
+}
+
+void QuantizableLayer::set_structure(const Structure& structure) {
+  clear_slots();
+  set_folded(structure.folded, {structure.weight, structure.bias});
+  hold_ = structure.holds;
+  for (const Entry& entry : structure.entries) {
+    if (entry.content) module().register_module(entry.id.name(), entry.content);
+    entries_.push_back(entry);
   }
 }
 

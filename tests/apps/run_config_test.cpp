@@ -207,8 +207,9 @@ TEST_CASE("Widths of layers are a list of paths and bits", "[apps]") {
   CHECK(parsed("").empty());
   CHECK(parsed("conv=8") == Widths{{"conv", 8}});
   CHECK(parsed("block1.conv1=2,fc=16") == Widths{{"block1.conv1", 2}, {"fc", 16}});
-  for (const std::string wrong : {"conv", "=4", "conv=", "conv=1", "conv=17", "conv=-3", "conv=4.5",
-                                  "conv=4 ", ",", "conv=4,,fc=8", "conv=4;fc=8"}) {
+  for (const std::string wrong :
+       {"conv", "=4", "conv=", "conv=1", "conv=17", "conv=-3", "conv=4.5", "conv=4 ", ",", "conv=4,",
+        "conv=4,,fc=8", "conv=4;fc=8", "conv=4,fc=8,conv=4"}) {
     INFO(wrong);
     CHECK_THAT(usage_text([&] { parsed(wrong); }),
                Contains("--layer-weight-bits " + wrong) && Contains("conv=8,fc=8"));
@@ -216,6 +217,8 @@ TEST_CASE("Widths of layers are a list of paths and bits", "[apps]") {
     config.layer_weight_bits = wrong;
     CHECK_THAT(usage_text([&] { config.validate(); }), Contains("--layer-weight-bits"));
   }
+  CHECK_THAT(usage_text([&] { parsed("conv=4,"); }), Contains("got ''"));
+  CHECK_THAT(usage_text([&] { parsed("conv=4,fc=8,conv=5"); }), Contains("conv again as conv=5"));
 }
 
 TEST_CASE("A suggestion names the nearest word and keeps silent when none is near", "[apps]") {

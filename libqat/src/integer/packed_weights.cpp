@@ -1,4 +1,7 @@
+#include "integer/packed_codes_check.h"
+#include "numerics/enum_names.h"
 #include <qat/integer/packed_weights.h>
+#include <qat/numerics/affine.h>
 
 #include <c10/util/Exception.h>
 #include <torch/types.h>
@@ -15,111 +18,88 @@ namespace qat {
 namespace {
 
 constexpr std::string_view kPayloadFormat = "qat packed weights";
-constexpr std::int64_t kPayloadVersion = 1;
+constexpr std::int64_t kPayloadVersion = 2;
+constexpr std::int64_t kMostMagnitudes = 64;
 constexpr std::size_t kWordBytes = 4;
 
-/// The number of elements. `who` names the caller in messages.
-std::int64_t element_count(torch::IntArrayRef shape, const std::string& who) {
-  std::int64_t count = 1;
-  bool is_empty = false;
-  for (const std::int64_t size : shape) {
-    TORCH_CHECK_VALUE(size >= 0 && size <= kMaxPackedCount, who, ": expected a shape with sizes of 0 to ",
-                      kMaxPackedCount, ", got ", shape);
-    is_empty = is_empty || size == 0;
-    TORCH_CHECK_VALUE(is_empty || count <= kMaxPackedCount / size, who, ": expected a shape of at most ",
-                      kMaxPackedCount, " elements, got ", shape);
-    count = is_empty ? 0 : count * size;
-  }
-  return count;
-}
-
-/// "[1, 0, 2]": where element `index` of a contiguous tensor of this shape is.
-std::string position_text(std::int64_t index, torch::IntArrayRef shape) {
-  std::string text;
-  for (std::size_t d = shape.size(); d-- > 0; index /= shape[d]) {
-    text = std::to_string(index % shape[d]) + (text.empty() ? "" : ", ") + text;
-  }
-  return "[" + text + "]";
-}
-
-/// Collects bits, lowest first, into bytes.
-class BitWriter {
- public:
-  explicit BitWriter(std::int64_t bytes) { bytes_.reserve(static_cast<std::size_t>(bytes)); }
-
-  void put(std::uint32_t value, int bits) {
-    pending_ |= value << held_;
-    for (held_ += bits; held_ >= 8; held_ -= 8) {
-      bytes_.push_back(static_cast<std::uint8_t>(pending_ & 0xFFU));
-      pending_ >>= 8U;
-    }
-  }
-
-  std::vector<std::uint8_t> finish() {
-    if (held_ > 0) bytes_.push_back(static_cast<std::uint8_t>(pending_));
-    return std::move(bytes_);
-  }
-
- private:
-  std::vector<std::uint8_t> bytes_;
-  std::uint32_t pending_ = 0;  ///< at most 7 bits of before and 16 new ones.
-  int held_ = 0;
-};
-
-/// Hands out what a BitWriter collected.
-class BitReader {
- public:
-  explicit BitReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-
-  std::uint32_t take(int bits) {
-    for (; held_ < bits; held_ += 8)
-      pending_ |= std::uint32_t{bytes_[next_++]} << held_;
-    const std::uint32_t value = pending_ & ((1U << bits) - 1U);
-    pending_ >>= bits;
-    held_ -= bits;
-    return value;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-  std::size_t next_ = 0;
-  std::uint32_t pending_ = 0;
-  int held_ = 0;
-};
-
-void check_code_bytes(std::size_t got, torch::IntArrayRef shape, std::int64_t bits, const std::string& who) {
-  const std::int64_t expected = packed_code_bytes(element_count(shape, who), bits);
-  TORCH_CHECK_VALUE(
-      static_cast<std::int64_t>(got) == expected, who, ": codes of shape ", shape, " at ", bits,
-      " bits take ", expected, " bytes, got ", got,
-      static_cast<std::int64_t>(got) < expected ? "; the data are truncated" : "; the data are too long");
-}
-
-void check_padding(std::span<const std::uint8_t> bytes, torch::IntArrayRef shape, std::int64_t bits,
-                   const std::string& who) {
-  const std::int64_t used = element_count(shape, who) * bits % 8;
-  TORCH_CHECK_VALUE(used == 0 || bytes.back() >> used == 0, who,
-                    ": expected zero bits after the last code, got the last byte ",
-                    static_cast<int>(bytes.back()), " of which ", used,
-                    " bits are used; the data are damaged");
-}
+constexpr detail::EnumNames<PackedCoding, 3> kPackedCodingNames{
+    {{PackedCoding::kUniform, "uniform"},
+     {PackedCoding::kOdd, "odd"},
+     {PackedCoding::kPowerOfTwo, "power_of_two"}}};
 
 void check_packed_scales(const PackedLayer& layer, const std::string& who) {
   const auto& scales = layer.scales;
   TORCH_CHECK_VALUE(!scales.empty() || layer.codes.empty(), who,
                     ": expected a scale for each channel or one for the tensor, got none");
   for (std::size_t c = 0; c < scales.size(); ++c) {
-    TORCH_CHECK_VALUE(std::isfinite(scales[c]) && scales[c] > 0.0F, who,
-                      ": expected positive finite scales, got ", scales[c], " at ", c);
+    const bool is_usable = scales[c] > 0.0F || (scales[c] == 0.0F && layer.coding == PackedCoding::kOdd);
+    TORCH_CHECK_VALUE(std::isfinite(scales[c]) && is_usable, who, ": expected positive finite scales, got ",
+                      scales[c], " at ", c);
+  }
+  if (scales.size() <= 1) return;
+  const auto dims = static_cast<std::int64_t>(layer.shape.size());
+  const bool fits =
+      layer.axis >= 0 && layer.axis < dims &&
+      layer.shape[static_cast<std::size_t>(layer.axis)] == static_cast<std::int64_t>(scales.size());
+  TORCH_CHECK_VALUE(fits, who, ": expected one scale or as many as axis ", layer.axis, " of the shape ",
+                    torch::IntArrayRef(layer.shape), " has channels, got ", scales.size());
+}
+
+void check_packed_coding(const PackedLayer& layer, const IntegerRange& range, const std::string& who) {
+  const bool is_uniform = layer.coding == PackedCoding::kUniform;
+  const std::string name = detail::enum_name(kPackedCodingNames, layer.coding);
+  TORCH_CHECK_VALUE(is_uniform || !range.is_signed(), who, ": numbers of the coding ", name,
+                    " are unsigned, got ", range.to_string());
+  const bool has_magnitudes = layer.coding == PackedCoding::kPowerOfTwo;
+  TORCH_CHECK_VALUE(has_magnitudes ? layer.magnitudes >= 1 && layer.magnitudes <= kMostMagnitudes
+                                   : layer.magnitudes == 0 && !layer.with_zero,
+                    who, ": expected ", has_magnitudes ? "1 to 64 magnitudes" : "no magnitudes and no zero",
+                    " for the coding ", name, ", got ", layer.magnitudes);
+  TORCH_CHECK_VALUE(
+      layer.zero_points.empty() || (is_uniform && layer.zero_points.size() == layer.scales.size()), who,
+      ": expected a zero point for each of the ", layer.scales.size(),
+      " scales of uniform codes, or none; got ", layer.zero_points.size(), " with the coding ", name);
+  for (const std::int32_t zero_point : layer.zero_points) {
+    TORCH_CHECK_VALUE(zero_point >= range.qmin() && zero_point <= range.qmax(), who, ": the zero point ",
+                      zero_point, " is outside of ", range.to_string(), ", [", range.qmin(), ", ",
+                      range.qmax(), "]");
   }
 }
 
 /// All that a layer must be, in a payload written or read.
 void check_packed_layer(const PackedLayer& layer, const std::string& who) {
   const IntegerRange range(layer.bits, layer.signedness);
-  check_code_bytes(layer.codes.size(), layer.shape, range.bits(), who);
-  check_padding(layer.codes, layer.shape, range.bits(), who);
+  detail::check_packed_codes(layer.codes, layer.shape, range.bits(), who);
   check_packed_scales(layer, who);
+  check_packed_coding(layer, range, who);
+}
+
+/// The real value of a stored number in a channel.
+float packed_value(const PackedLayer& layer, std::int32_t stored, std::size_t channel) {
+  const float scale = layer.scales[channel];
+  if (layer.coding == PackedCoding::kPowerOfTwo) {
+    const std::int64_t index = stored - (layer.with_zero ? 1 : 0);
+    TORCH_CHECK_VALUE(index < 2 * layer.magnitudes, "qat::unpack_weight: the stored number ", stored,
+                      " stands for no value; expected less than ",
+                      2 * layer.magnitudes + (layer.with_zero ? 1 : 0), "; the data are damaged");
+    if (index < 0) return 0.0F;
+    const float magnitude = std::ldexp(scale, static_cast<int>(index % layer.magnitudes));
+    return index < layer.magnitudes ? magnitude : -magnitude;
+  }
+  if (layer.coding == PackedCoding::kOdd) {
+    const std::int32_t odd = 2 * stored - ((std::int32_t{1} << layer.bits) - 1);
+    return affine_real(static_cast<float>(odd), scale, 0.0F);
+  }
+  const std::int32_t zero_point = layer.zero_points.empty() ? 0 : layer.zero_points[channel];
+  return affine_real(static_cast<float>(stored), scale, static_cast<float>(zero_point));
+}
+
+/// The values of a tensor of this type as a vector, in logical order.
+template <class T>
+std::vector<T> values_of(const torch::Tensor& tensor) {
+  const auto values = tensor.detach().to(torch::kCPU).contiguous();
+  const auto* data = values.template const_data_ptr<T>();
+  return std::vector<T>(data, data + values.numel());
 }
 
 std::string layer_label(const char* function, std::size_t index) {
@@ -151,6 +131,7 @@ std::vector<T> words(std::span<const std::uint8_t> bytes) {
 struct PartSizes {
   std::int64_t codes = 0;
   std::int64_t scales = 0;
+  std::int64_t zero_points = 0;
   std::int64_t biases = 0;
 };
 
@@ -163,7 +144,7 @@ struct LayerHeader {
 /// Bytes of `count` words. The bound keeps sums far from overflow.
 std::int64_t word_bytes(std::int64_t count, const std::string& who) {
   TORCH_CHECK_VALUE(count >= 0 && count <= kMaxPackedCount, who, ": expected 0 to ", kMaxPackedCount,
-                    " scales or biases, got ", count);
+                    " scales, zero points or biases, got ", count);
   return count * static_cast<std::int64_t>(kWordBytes);
 }
 
@@ -171,9 +152,17 @@ LayerHeader parse_layer_header(const nlohmann::json& json, const std::string& wh
   LayerHeader header;
   header.layer.bits = json.at("bits").get<std::int64_t>();
   header.layer.signedness = json.at("signed").get<bool>() ? Signedness::kSigned : Signedness::kUnsigned;
+  header.layer.coding =
+      detail::parse_enum(kPackedCodingNames, who + ": coding", json.at("coding").get<std::string>());
+  if (header.layer.coding == PackedCoding::kPowerOfTwo) {
+    header.layer.magnitudes = json.at("magnitudes").get<std::int64_t>();
+    header.layer.with_zero = json.at("with_zero").get<bool>();
+  }
   header.layer.shape = json.at("shape").get<std::vector<std::int64_t>>();
-  header.sizes.codes = packed_code_bytes(element_count(header.layer.shape, who), header.layer.bits);
+  header.layer.axis = json.at("axis").get<std::int64_t>();
+  header.sizes.codes = packed_code_bytes(detail::element_count(header.layer.shape, who), header.layer.bits);
   header.sizes.scales = word_bytes(json.at("scales").get<std::int64_t>(), who);
+  header.sizes.zero_points = word_bytes(json.at("zero_points").get<std::int64_t>(), who);
   header.sizes.biases = word_bytes(json.at("biases").get<std::int64_t>(), who);
   return header;
 }
@@ -203,7 +192,8 @@ void check_payload_length(const std::vector<LayerHeader>& headers, std::size_t g
   const auto length = static_cast<std::int64_t>(got);
   std::int64_t expected = 0;
   for (const LayerHeader& header : headers) {
-    expected += header.sizes.codes + header.sizes.scales + header.sizes.biases;
+    const PartSizes& sizes = header.sizes;
+    expected += sizes.codes + sizes.scales + sizes.zero_points + sizes.biases;
     TORCH_CHECK_VALUE(expected <= length, "read_payload: the header needs ", expected, " bytes or more, got ",
                       length, "; the data are truncated");
   }
@@ -212,71 +202,68 @@ void check_payload_length(const std::vector<LayerHeader>& headers, std::size_t g
 }
 
 nlohmann::json layer_header_json(const PackedLayer& layer) {
-  return {{"bits", layer.bits},
-          {"signed", layer.signedness == Signedness::kSigned},
-          {"shape", layer.shape},
-          {"scales", layer.scales.size()},
-          {"biases", layer.biases.size()}};
+  nlohmann::json json = {{"coding", detail::enum_name(kPackedCodingNames, layer.coding)},
+                         {"bits", layer.bits},
+                         {"signed", layer.signedness == Signedness::kSigned},
+                         {"shape", layer.shape},
+                         {"axis", layer.axis},
+                         {"scales", layer.scales.size()},
+                         {"zero_points", layer.zero_points.size()},
+                         {"biases", layer.biases.size()}};
+  if (layer.coding == PackedCoding::kPowerOfTwo) {
+    json["magnitudes"] = layer.magnitudes;
+    json["with_zero"] = layer.with_zero;
+  }
+  return json;
 }
 
 }  // namespace
 
-std::vector<std::uint8_t> pack_codes(const torch::Tensor& codes, std::int64_t bits, Signedness signedness) {
-  const IntegerRange range(bits, signedness);
-  TORCH_CHECK_VALUE(codes.defined() && codes.scalar_type() == torch::kInt,
-                    "qat::pack_codes: expected int32 codes, got ",
-                    codes.defined() ? codes.toString() : "an undefined tensor");
-  const auto values = codes.detach().to(torch::kCPU).contiguous();
-  const auto* data = values.const_data_ptr<std::int32_t>();
-  const std::uint32_t mask = (1U << bits) - 1U;
-  BitWriter writer(packed_code_bytes(values.numel(), bits));
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    const std::int32_t code = data[i];
-    TORCH_CHECK_VALUE(code >= range.qmin() && code <= range.qmax(), "qat::pack_codes: code ", code,
-                      " at position ", position_text(i, values.sizes()), " is outside of ", range.to_string(),
-                      ", [", range.qmin(), ", ", range.qmax(), "]; pack it with more bits or clamp it");
-    writer.put(static_cast<std::uint32_t>(code) & mask, static_cast<int>(bits));
-  }
-  return writer.finish();
-}
-
-torch::Tensor unpack_codes(std::span<const std::uint8_t> bytes, torch::IntArrayRef shape, std::int64_t bits,
-                           Signedness signedness) {
-  const IntegerRange range(bits, signedness);
-  check_code_bytes(bytes.size(), shape, bits, "qat::unpack_codes");
-  check_padding(bytes, shape, bits, "qat::unpack_codes");
-  const auto codes = torch::empty(shape, torch::kInt);
-  auto* values = codes.mutable_data_ptr<std::int32_t>();
-  BitReader reader(bytes);
-  for (std::int64_t i = 0; i < codes.numel(); ++i) {
-    const auto code = static_cast<std::int32_t>(reader.take(static_cast<int>(bits)));
-    values[i] = code > range.qmax() ? code - (std::int32_t{1} << bits) : code;
-  }
-  return codes;
-}
-
 std::int64_t PackedLayer::payload_bytes() const {
-  return static_cast<std::int64_t>(codes.size() + kWordBytes * (scales.size() + biases.size()));
+  return static_cast<std::int64_t>(codes.size() +
+                                   kWordBytes * (scales.size() + zero_points.size() + biases.size()));
 }
 
-PackedLayer pack_layer(const torch::Tensor& codes, std::int64_t bits, Signedness signedness,
-                       const torch::Tensor& scales, const torch::Tensor& biases) {
-  PackedLayer layer{pack_codes(codes, bits, signedness), bits, signedness, codes.sizes().vec(), {}, {}};
+PackedLayer pack_layer(const torch::Tensor& codes, const PackedFormat& format, const torch::Tensor& scales,
+                       const torch::Tensor& zero_points, const torch::Tensor& biases) {
+  PackedLayer layer;
+  static_cast<PackedFormat&>(layer) = format;
+  layer.codes = pack_codes(codes, format.bits, format.signedness);
+  layer.shape = codes.sizes().vec();
   TORCH_CHECK_VALUE(scales.defined() && scales.scalar_type() == torch::kFloat && scales.dim() <= 1,
                     "qat::pack_layer: expected float32 scales of shape [] or [channels], got ",
                     scales.defined() ? scales.toString() : "an undefined tensor", " of shape ",
                     scales.defined() ? scales.sizes() : torch::IntArrayRef());
-  const auto scale = scales.detach().to(torch::kCPU).contiguous();
-  layer.scales.assign(scale.const_data_ptr<float>(), scale.const_data_ptr<float>() + scale.numel());
-  check_packed_scales(layer, "qat::pack_layer");
-  if (!biases.defined()) return layer;
-  TORCH_CHECK_VALUE(biases.scalar_type() == torch::kInt && biases.dim() == 1,
-                    "qat::pack_layer: expected int32 biases of shape [channels], got ", biases.toString(),
-                    " of shape ", biases.sizes());
-  const auto bias = biases.detach().to(torch::kCPU).contiguous();
-  const auto* values = bias.const_data_ptr<std::int32_t>();
-  layer.biases.assign(values, values + bias.numel());
+  layer.scales = values_of<float>(scales);
+  if (zero_points.defined()) {
+    TORCH_CHECK_VALUE(zero_points.scalar_type() == torch::kInt && zero_points.sizes() == scales.sizes(),
+                      "qat::pack_layer: expected int32 zero points of shape ", scales.sizes(), ", got ",
+                      zero_points.toString(), " of shape ", zero_points.sizes());
+    layer.zero_points = values_of<std::int32_t>(zero_points);
+  }
+  if (biases.defined()) {
+    TORCH_CHECK_VALUE(biases.scalar_type() == torch::kInt && biases.dim() == 1,
+                      "qat::pack_layer: expected int32 biases of shape [channels], got ", biases.toString(),
+                      " of shape ", biases.sizes());
+    layer.biases = values_of<std::int32_t>(biases);
+  }
+  check_packed_layer(layer, "qat::pack_layer");
   return layer;
+}
+
+torch::Tensor unpack_weight(const PackedLayer& layer) {
+  check_packed_layer(layer, "qat::unpack_weight");
+  const auto stored = unpack_codes(layer.codes, layer.shape, layer.bits, layer.signedness);
+  const auto weight = torch::empty(layer.shape, torch::kFloat);
+  // How many elements follow one another in a channel.
+  std::int64_t run = stored.numel();
+  if (layer.scales.size() > 1) run = stored.numel() == 0 ? 1 : stored.stride(layer.axis);
+  const auto channels = static_cast<std::int64_t>(layer.scales.size());
+  const auto* numbers = stored.const_data_ptr<std::int32_t>();
+  auto* values = weight.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < stored.numel(); ++i)
+    values[i] = packed_value(layer, numbers[i], static_cast<std::size_t>(i / run % channels));
+  return weight;
 }
 
 PackedPayload write_payload(std::span<const PackedLayer> layers) {
@@ -288,6 +275,8 @@ PackedPayload write_payload(std::span<const PackedLayer> layers) {
     payload.bytes.insert(payload.bytes.end(), layer.codes.begin(), layer.codes.end());
     for (const float scale : layer.scales)
       append_word(payload.bytes, std::bit_cast<std::uint32_t>(scale));
+    for (const std::int32_t zero_point : layer.zero_points)
+      append_word(payload.bytes, std::bit_cast<std::uint32_t>(zero_point));
     for (const std::int32_t bias : layer.biases)
       append_word(payload.bytes, std::bit_cast<std::uint32_t>(bias));
     headers.push_back(layer_header_json(layer));
@@ -312,6 +301,7 @@ std::vector<PackedLayer> read_payload(const PackedPayload& payload) {
     const auto codes = take(header.sizes.codes);
     header.layer.codes.assign(codes.begin(), codes.end());
     header.layer.scales = words<float>(take(header.sizes.scales));
+    header.layer.zero_points = words<std::int32_t>(take(header.sizes.zero_points));
     header.layer.biases = words<std::int32_t>(take(header.sizes.biases));
     check_packed_layer(header.layer, layer_label("read_payload", layers.size()));
     layers.push_back(std::move(header.layer));

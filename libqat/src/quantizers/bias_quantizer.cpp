@@ -14,23 +14,33 @@
 namespace qat {
 namespace {
 
-// The bounds of int32 as float32 and double numbers; 2147483647 is no float32.
+// The bounds of int32 as float32 and double numbers; 2147483647 is no float32, the one below is 2147483520.
 constexpr double kLowest = -2147483648.0;
 constexpr double kBeyond = 2147483648.0;
+constexpr double kHighestFloat = 2147483520.0;
 
 torch::Tensor raw_codes(const torch::Tensor& bias, const torch::Tensor& scale, Rounding rounding) {
   return detail::affine_raw_code(bias, scale, torch::zeros({}, bias.options()), rounding);
 }
 
 /// Looks at the values, which waits for a GPU.
+void check_scales(const torch::Tensor& scale) {
+  const auto scales = scale.to(torch::kCPU, torch::kDouble).contiguous();
+  for (std::int64_t c = 0; c < scales.numel(); ++c) {
+    const double s = scales.const_data_ptr<double>()[c];
+    TORCH_CHECK_VALUE(s > 0.0 && std::isfinite(s), "qat::BiasQuantizer: scale ", s, " of channel ", c,
+                      " is not a positive finite number");
+  }
+}
+
+/// The same; NaN passes.
 void check_codes(const torch::Tensor& bias, const torch::Tensor& scale, const torch::Tensor& codes) {
+  check_scales(scale);
   const auto biases = bias.to(torch::kCPU, torch::kDouble).contiguous();
   const auto scales = scale.to(torch::kCPU, torch::kDouble).expand_as(bias).contiguous();
   const auto values = codes.to(torch::kCPU, torch::kDouble).contiguous();
   for (std::int64_t c = 0; c < values.numel(); ++c) {
     const double s = scales.const_data_ptr<double>()[c];
-    TORCH_CHECK_VALUE(s > 0.0 && std::isfinite(s), "qat::BiasQuantizer: scale ", s, " of channel ", c,
-                      " is not a positive finite number");
     const double code = values.const_data_ptr<double>()[c];
     const double b = biases.const_data_ptr<double>()[c];
     TORCH_CHECK_VALUE(
@@ -44,12 +54,15 @@ void check_codes(const torch::Tensor& bias, const torch::Tensor& scale, const to
 
 struct BiasFunction : torch::autograd::Function<BiasFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& bias,
-                               const torch::Tensor& scale, Rounding rounding, bool checked) {
+                               const torch::Tensor& scale, Rounding rounding, bool is_training) {
     const auto type = bias.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
     const auto wide = bias.to(type);
     const auto wide_scale = scale.to(type);
-    const auto codes = raw_codes(wide, wide_scale, rounding);
-    if (checked) {
+    auto codes = raw_codes(wide, wide_scale, rounding);
+    if (is_training) {
+      if (bias.device().is_cpu()) check_scales(wide_scale);
+      codes = codes.clamp(kLowest, type == torch::kDouble ? kBeyond - 1.0 : kHighestFloat);
+    } else {
       const at::tracer::impl::NoTracerDispatchMode no_tracer;
       check_codes(wide, wide_scale, codes);
     }
@@ -82,8 +95,7 @@ torch::Tensor BiasQuantizer::forward(const torch::Tensor&) {
 }
 
 torch::Tensor BiasQuantizer::forward(const torch::Tensor& bias, const torch::Tensor& scale) {
-  const bool checked = bias.defined() && (bias.device().is_cpu() || !is_training());
-  return BiasFunction::apply(bias, checked_scale(bias, scale), rounding_, checked);
+  return BiasFunction::apply(bias, checked_scale(bias, scale), rounding_, is_training());
 }
 
 torch::Tensor BiasQuantizer::codes(const torch::Tensor& bias, const torch::Tensor& scale) {

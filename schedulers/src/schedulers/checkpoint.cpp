@@ -164,6 +164,10 @@ CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model
   const detail::CheckpointFile file = detail::read_checkpoint_file(path);
   const Header header = parse_header(path, file.header);
   check_structure(path, header.structure, model);
+  const auto layers = nn::quantizable_layers(model);
+  std::vector<nn::QuantizableLayer::Structure> structures;
+  for (const auto& [name, layer] : layers)
+    structures.push_back(layer->structure());
   const std::string before = archive_of(model);
   try {
     load_archive(model, file.payload);
@@ -171,6 +175,9 @@ CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model
     TORCH_CHECK(digest == header.info.digest, "checkpoint ", path, ": the loaded tensors have the digest ",
                 digest, ", the file says ", header.info.digest);
   } catch (...) {
+    // The very modules and parameters that an optimizer may know; then their values.
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      layers[i].second->set_structure(structures[i]);
     load_archive(model, before);
     throw;
   }

@@ -8,23 +8,57 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
 
 namespace qat::detail {
 namespace {
 
-/// Sets the decay to 0 if the options are of that type.
-template <class Options>
-void without_decay(torch::optim::OptimizerOptions& options) {
-  if (auto* known = dynamic_cast<Options*>(&options)) known->weight_decay(0);
+/// Calls f with the options as what they are, for the optimizers of torch that have a weight decay.
+template <class Function>
+void visit_decay(torch::optim::OptimizerOptions& options, const Function& f) {
+  if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) f(*sgd);
+  if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&options)) f(*adam);
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&options)) f(*adamw);
+  if (auto* adagrad = dynamic_cast<torch::optim::AdagradOptions*>(&options)) f(*adagrad);
+  if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropOptions*>(&options)) f(*rmsprop);
 }
 
-bool holds(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& each : group.params()) {
-      if (each.is_same(parameter)) return true;
+double decay_of(torch::optim::OptimizerOptions& options) {
+  double decay = 0;
+  visit_decay(options, [&](auto& known) { decay = known.weight_decay(); });
+  return decay;
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> without_decay(const torch::optim::OptimizerOptions& options) {
+  auto copy = options.clone();
+  visit_decay(*copy, [](auto& known) { known.weight_decay(0); });
+  return copy;
+}
+
+bool contains(const std::vector<torch::Tensor>& parameters, const torch::Tensor& parameter) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const torch::Tensor& each) { return each.is_same(parameter); });
+}
+
+/// Where an optimizer holds a parameter.
+struct Place {
+  std::size_t group;
+  std::ptrdiff_t index;
+};
+
+std::optional<Place> place_of(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; parameter.defined() && g < groups.size(); ++g) {
+    const auto& params = groups[g].params();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      if (params[i].is_same(parameter)) return Place{g, static_cast<std::ptrdiff_t>(i)};
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -36,15 +70,25 @@ void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& p
   optimizer.state().erase(parameter.unsafeGetTensorImpl());
 }
 
-void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
-                        const torch::Tensor& like) {
-  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    auto& params = group.params();
-    const auto found = std::find_if(params.begin(), params.end(),
-                                    [&](const torch::Tensor& each) { return each.is_same(like); });
-    if (found == params.end()) continue;
-    params.insert(found + 1, parameter);
-    return;
+void add_folded_biases(torch::optim::Optimizer& optimizer, const std::vector<FoldedBias>& biases) {
+  std::map<std::size_t, std::vector<torch::Tensor>> apart;  // by the group of the weight
+  for (const FoldedBias& each : biases) {
+    const auto weight = place_of(optimizer, each.weight);
+    const auto former = place_of(optimizer, each.former);
+    auto& groups = optimizer.param_groups();
+    std::optional<Place> place = former;
+    if (weight && (former ? former->group == weight->group : decay_of(groups[weight->group].options()) == 0))
+      place = Place{weight->group, weight->index + 1};
+    if (place) {
+      auto& params = groups[place->group].params();
+      params.insert(params.begin() + place->index, each.bias);
+    } else if (weight) {
+      apart[weight->group].push_back(each.bias);
+    }
+  }
+  for (auto& [group, parameters] : apart) {
+    auto options = without_decay(optimizer.param_groups()[group].options());
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters), std::move(options)));
   }
 }
 
@@ -55,22 +99,44 @@ void check_has_groups(const torch::optim::Optimizer& optimizer) {
       "or another optimizer with groups");
 }
 
-void add_quantizer_group(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
-                         double rate_scale) {
-  std::vector<torch::Tensor> added;
-  for (const torch::Tensor& parameter : parameters) {
-    if (parameter.requires_grad() && !holds(optimizer, parameter)) added.push_back(parameter);
+void group_quantizer_parameters(torch::optim::Optimizer& optimizer,
+                                const std::vector<torch::Tensor>& parameters, double rate_scale) {
+  std::vector<std::size_t> own;  // groups that hold nothing else
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& params = optimizer.param_groups()[g].params();
+    const bool is_own = !params.empty() && std::all_of(params.begin(), params.end(), [&](const auto& each) {
+      return contains(parameters, each);
+    });
+    if (is_own) own.push_back(g);
   }
-  if (added.empty()) return;
+  std::vector<torch::Tensor> moved;
+  for (const torch::Tensor& parameter : parameters) {
+    const auto place = place_of(optimizer, parameter);
+    const bool stays = place && std::find(own.begin(), own.end(), place->group) != own.end();
+    if (!stays && (place || parameter.requires_grad())) moved.push_back(parameter);
+  }
+  if (moved.empty()) return;
   check_has_groups(optimizer);
-  auto options = optimizer.param_groups().front().options().clone();
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups())
+    std::erase_if(group.params(), [&](const torch::Tensor& each) { return contains(moved, each); });
+  if (!own.empty()) {
+    auto& params = optimizer.param_groups()[own.front()].params();
+    params.insert(params.end(), moved.begin(), moved.end());
+    return;
+  }
+  auto options = without_decay(optimizer.param_groups().front().options());
   options->set_lr(options->get_lr() * rate_scale);
-  without_decay<torch::optim::SGDOptions>(*options);
-  without_decay<torch::optim::AdamOptions>(*options);
-  without_decay<torch::optim::AdamWOptions>(*options);
-  without_decay<torch::optim::AdagradOptions>(*options);
-  without_decay<torch::optim::RMSpropOptions>(*options);
-  optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::move(added), std::move(options)));
+  // torch takes a parameter that has a state for one that is in a group.
+  std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>> states;
+  for (const torch::Tensor& parameter : moved) {
+    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (state == optimizer.state().end()) continue;
+    states.emplace_back(state->first, std::move(state->second));
+    optimizer.state().erase(state);
+  }
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(std::move(moved), std::move(options)));
+  for (auto& [parameter, state] : states)
+    optimizer.state()[parameter] = std::move(state);
 }
 
 }  // namespace qat::detail

@@ -11,20 +11,29 @@ namespace qat::detail {
 /// tensor there would inherit it.
 void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
 
-/// Adds a parameter behind `like`, in its group; does nothing if no group holds that. Saved optimizers know
-/// their parameters by position: a bias follows its weight, as in an optimizer that is built for the folded
-/// model.
-void add_parameter_like(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
-                        const torch::Tensor& like);
+/// A bias that folding made.
+struct FoldedBias {
+  torch::Tensor bias;
+  torch::Tensor weight;  ///< of its layer.
+  torch::Tensor former;  ///< the BatchNorm's bias, which goes; undefined if it had none.
+};
+
+/// Adds biases, before the former ones are removed. Weight decay is for weights: a bias joins the group of
+/// the BatchNorm's bias. If there was none, it joins the weight's group where that has no decay; else it gets
+/// a group with the options of the weight's and no decay, at the end. If the optimizer holds neither, it does
+/// not train the bias. Saved optimizers know their parameters by position: within a group a bias follows its
+/// weight or takes the place of the former one, as in an optimizer that is built for the folded model.
+void add_folded_biases(torch::optim::Optimizer& optimizer, const std::vector<FoldedBias>& biases);
 
 /// Throws: c10::ValueError for an optimizer that has one group only (LBFGS).
 void check_has_groups(const torch::optim::Optimizer& optimizer);
 
-/// Adds a group of parameters with the options of the first group, its rate times `rate_scale`, without
-/// weight decay. Parameters that are in a group already are left there; no parameter, no group. Groups that
-/// exist keep their state. Throws: c10::ValueError for optimizers that have one group only (LBFGS), naming
-/// them.
-void add_quantizer_group(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
-                         double rate_scale);
+/// Puts the parameters of quantizers into a group of their own: with the options of the first group, its rate
+/// times `rate_scale`, without weight decay. Those in a group that they share with others are moved, those in
+/// no group are added if they train. A group that holds nothing but parameters of quantizers stays as it is
+/// and takes up the moved ones. State is kept. Nothing to move, no new group. Throws: c10::ValueError for
+/// optimizers that have one group only (LBFGS), naming them.
+void group_quantizer_parameters(torch::optim::Optimizer& optimizer,
+                                const std::vector<torch::Tensor>& parameters, double rate_scale);
 
 }  // namespace qat::detail

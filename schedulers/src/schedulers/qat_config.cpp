@@ -169,6 +169,13 @@ void check_names(const char* field, const std::vector<std::string>& names) {
   }
 }
 
+/// The fewest and the most bits that weights of a family can have.
+std::pair<std::int64_t, std::int64_t> weight_widths(const std::string& family) {
+  if (family == "binary") return {1, 1};
+  if (family == "ternary") return {2, 2};
+  return {2, family == "dorefa" ? 8 : 16};
+}
+
 }  // namespace
 
 void QATConfig::validate() const {
@@ -182,8 +189,8 @@ void QATConfig::validate() const {
   const auto check_bits = [](const char* field, std::int64_t bits) {
     TORCH_CHECK_VALUE(bits >= 2 && bits <= 16, "QATConfig: ", field, " must lie in [2, 16], got ", bits);
   };
-  const std::int64_t fixed =
-      weight_quantizer == "binary" ? 1 : (weight_quantizer == "ternary" ? 2 : weight_bits);
+  const auto [fewest, most] = weight_widths(weight_quantizer);
+  const std::int64_t fixed = fewest == most ? most : weight_bits;
   TORCH_CHECK_VALUE(weight_bits == fixed, "QATConfig: weight_bits is ", weight_bits, ", but ",
                     weight_quantizer, " weights have ", fixed, "; set weight_bits to ", fixed);
   if (weight_quantizer != "binary") check_bits("weight_bits", weight_bits);
@@ -191,8 +198,11 @@ void QATConfig::validate() const {
                     weight_bits, "; dorefa weights have 2 to 8");
   check_bits("activation_bits", activation_bits);
   if (input_bits != 0) check_bits("input_bits", input_bits);
-  for (const auto& [path, bits] : layer_weight_bits)
-    check_bits(("layer_weight_bits of " + path).c_str(), bits);
+  for (const auto& [path, bits] : layer_weight_bits) {
+    TORCH_CHECK_VALUE(bits >= fewest && bits <= most, "QATConfig: layer_weight_bits of ", path,
+                      " must lie in [", fewest, ", ", most, "], got ", bits,
+                      most < 16 ? ", for " + weight_quantizer + " weights" : "");
+  }
   for (const auto& [path, bits] : layer_activation_bits)
     check_bits(("layer_activation_bits of " + path).c_str(), bits);
   check_family("weight_quantizer", weight_quantizer, weight_quantizer_names());

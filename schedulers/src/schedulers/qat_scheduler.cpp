@@ -113,6 +113,7 @@ QATScheduler::QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunc
                     " has no qat::nn layer; build it with `namespace nn = qat::nn;`");
   check_class_names(config_, layers);
   detail::check_layer_bits(layers, config_);
+  group_quantizer_parameters();
 }
 
 void QATScheduler::step() {
@@ -140,19 +141,13 @@ void QATScheduler::start_recording() {
   const std::set<std::string> folded = folded_paths(folds);
   const detail::Placement placement =
       detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded);
+  detail::check_placed_bits(placement, config_);
 
   // Everything is checked; from here on the model changes.
   if (!folded.empty()) {
     const auto before = model_->named_parameters();
     folds = nn::fold_batch_norms(*model_, graph);
-    for (const nn::FoldReport& fold : folds) {
-      if (!optimizer_ || fold.into.empty()) continue;
-      for (const std::string& path : fold.removed_parameters)
-        detail::remove_parameter(*optimizer_, before[path]);
-      nn::QuantizableLayer& layer = *layers.at(fold.into);
-      if (fold.added_parameters.empty()) continue;
-      detail::add_parameter_like(*optimizer_, *layer.bias_parameter(), *layer.weight_parameter());
-    }
+    if (optimizer_) follow_folds(folds, before);
     graph = capture(*model_, forward_, example_inputs_);
   }
   detail::fill_with_recorders(placement, layers, config_);
@@ -162,6 +157,30 @@ void QATScheduler::start_recording() {
   phase_ = Phase::kRecording;
 }
 
+void QATScheduler::follow_folds(const std::vector<nn::FoldReport>& folds,
+                                const torch::OrderedDict<std::string, torch::Tensor>& before) {
+  const LayerMap layers = detail::layer_map(*model_);
+  std::vector<detail::FoldedBias> biases;
+  for (const nn::FoldReport& fold : folds) {
+    if (fold.into.empty() || fold.added_parameters.empty()) continue;
+    nn::QuantizableLayer& layer = *layers.at(fold.into);
+    const torch::Tensor* former = before.find(fold.batch_norm + ".bias");
+    biases.push_back(
+        {*layer.bias_parameter(), *layer.weight_parameter(), former ? *former : torch::Tensor()});
+  }
+  detail::add_folded_biases(*optimizer_, biases);
+  for (const nn::FoldReport& fold : folds) {
+    for (const std::string& path : fold.removed_parameters)
+      detail::remove_parameter(*optimizer_, before[path]);
+  }
+}
+
+void QATScheduler::group_quantizer_parameters() {
+  if (!optimizer_) return;
+  detail::group_quantizer_parameters(*optimizer_, quantizer_parameters(detail::layer_map(*model_)),
+                                     config_.quantizer_learning_rate_scale);
+}
+
 void QATScheduler::start_training() {
   TORCH_CHECK(phase_ == Phase::kRecording,
               "QATScheduler: training with quantizers starts from RECORDING, the phase is ",
@@ -169,21 +188,24 @@ void QATScheduler::start_training() {
   Graph graph = capture(*model_, forward_, example_inputs_);
   const detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
   const LayerMap layers = detail::layer_map(*model_);
+  const auto own = detail::own_widths(placement, layers);
   const auto budgets = std::make_shared<detail::Budgets>(
-      detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
-                      detail::budgeted_activations(placement, layers, graph, config_)});
+      detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),
+                      detail::budgeted_activations(placement, layers, graph, config_, own)});
   detail::check_budgets(budgets->weights, budgets->activations, config_);
   check_optimizer();
+  // Quantizers set by hand may learn too.
+  if (optimizer_ && !quantizer_parameters(layers).empty()) detail::check_has_groups(*optimizer_);
   detail::fill_with_quantizers(placement, layers, config_);
   release_parameters();
   if (optimizer_) {
     for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
       group.options().set_lr(group.options().get_lr() * config_.learning_rate_scale);
     }
-    detail::add_quantizer_group(*optimizer_, quantizer_parameters(layers),
-                                config_.quantizer_learning_rate_scale);
+    group_quantizer_parameters();
   }
   budgets_ = budgets;
+  own_widths_ = own;
   clip_quantizer_gradients();
   graph_ = std::move(graph);
   phase_ = Phase::kTraining;
@@ -237,8 +259,9 @@ void QATScheduler::check() const {
   if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
   const auto placement =
       detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded_paths(folds));
-  detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_),
-                        detail::budgeted_activations(placement, layers, graph, config_), config_);
+  detail::check_placed_bits(placement, config_);
+  detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_, {}),
+                        detail::budgeted_activations(placement, layers, graph, config_, {}), config_);
 }
 
 void QATScheduler::hold_parameters() {
@@ -272,18 +295,25 @@ void QATScheduler::release_parameters() {
 }
 
 std::string QATScheduler::state() const {
-  return nlohmann::ordered_json(
-             {{"phase", to_string(phase_)}, {"iteration", iteration_}, {"frozen", frozen_}})
-      .dump();
+  nlohmann::ordered_json json = {
+      {"phase", to_string(phase_)}, {"iteration", iteration_}, {"frozen", frozen_}};
+  if (!own_widths_.empty()) json["own_widths"] = own_widths_;
+  return json.dump();
 }
 
 void QATScheduler::restore(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto are_widths = [](const auto& object) {
+    return object.is_object() && std::all_of(object.begin(), object.end(), [](const auto& bits) {
+             return bits.is_number_integer() && bits >= 1 && bits <= 16;
+           });
+  };
   const bool valid = json.is_object() && json.contains("phase") && json["phase"].is_string() &&
                      json.contains("iteration") && json["iteration"].is_number_integer() &&
                      json.contains("frozen") && json["frozen"].is_array() &&
                      std::all_of(json["frozen"].begin(), json["frozen"].end(),
-                                 [](const auto& path) { return path.is_string(); });
+                                 [](const auto& path) { return path.is_string(); }) &&
+                     (!json.contains("own_widths") || are_widths(json["own_widths"]));
   TORCH_CHECK_VALUE(valid, "QATScheduler: expected the text of state(), got \"", text.substr(0, 80), "\"");
   const Phase phase = parse_phase(json["phase"].get<std::string>());
   const LayerMap layers = detail::layer_map(*model_);
@@ -295,21 +325,25 @@ void QATScheduler::restore(const std::string& text) {
   Graph graph;
   if (phase != Phase::kFloat) graph = capture(*model_, forward_, example_inputs_);
 
+  const auto own = json.value("own_widths", detail::OwnWidths());
   std::shared_ptr<detail::Budgets> budgets;
   if (phase == Phase::kTraining) {
     const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+    detail::check_placed_bits(placement, config_);
     budgets = std::make_shared<detail::Budgets>(
-        detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_),
-                        detail::budgeted_activations(placement, layers, graph, config_)});
+        detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),
+                        detail::budgeted_activations(placement, layers, graph, config_, own)});
     detail::check_budgets(budgets->weights, budgets->activations, config_);
   }
 
+  group_quantizer_parameters();
   release_parameters();
   if (phase == Phase::kRecording && config_.hold_parameters) {
     hold_parameters();
     frozen_ = json["frozen"].get<std::vector<std::string>>();
   }
   budgets_ = budgets;
+  own_widths_ = own;
   if (budgets) clip_quantizer_gradients();
   phase_ = phase;
   iteration_ = json["iteration"].get<std::int64_t>();

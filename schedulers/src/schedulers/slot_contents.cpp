@@ -178,6 +178,7 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
     contents.emplace_back(slot, weight_quantizer(*layers.at(slot.layer), slot.layer, *weights[i], config));
   }
   for (const PlacedSlot& slot : placement.biases) {
+    if (layers.at(slot.layer)->slot(slot.id)) continue;  // set by hand
     contents.emplace_back(slot, std::make_shared<BiasQuantizer>(config.round_mode));
   }
 

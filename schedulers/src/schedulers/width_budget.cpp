@@ -1,10 +1,14 @@
 #include "schedulers/width_budget.h"
 
+#include <qat/nn/packed_weights.h>
+#include <qat/quantizers/bias_quantizer.h>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace qat::detail {
 namespace {
@@ -37,11 +41,43 @@ std::vector<WidthRequest> requests_of(const std::vector<BudgetedSlot>& slots) {
   return requests;
 }
 
-/// A quantizer that the user put into the slot keeps its width, unless that learns.
-void fix_width_set_by_hand(WidthRequest& request, const std::shared_ptr<TensorModule>& content) {
+/// A quantizer that is in the slot already keeps its width; if that learns, up to its own limit where the
+/// user set it.
+void keep_own_width(WidthRequest& request, const PlacedSlot& slot, const LayerMap& layers,
+                    const OwnWidths& own) {
+  const auto content = layers.at(slot.layer)->slot(slot.id);
   const auto quantizer = std::dynamic_pointer_cast<Quantizer>(content);
-  if (quantizer && !std::dynamic_pointer_cast<ParametricQuantizer>(content))
-    request.min_bits = request.max_bits = quantizer->bits();
+  if (!quantizer) return;
+  const auto parametric = std::dynamic_pointer_cast<ParametricQuantizer>(content);
+  if (!parametric) request.min_bits = request.max_bits = quantizer->bits();
+  const auto found = own.find(slot_path(slot));
+  if (!parametric || found == own.end()) return;
+  request.max_bits = found->second;
+  request.min_bits = std::min(request.max_bits, parametric->fewest_bits());
+}
+
+/// The bytes of scales and zero points of a weight.
+std::int64_t constant_bytes(const PlacedSlot& slot, nn::QuantizableLayer& layer, const QATConfig& config) {
+  const torch::Tensor& weight = *layer.weight_parameter();
+  if (const auto quantizer = std::dynamic_pointer_cast<Quantizer>(layer.slot(slot.id)))
+    return nn::packed_constant_bytes(*quantizer, weight);
+  const bool per_channel =
+      config.channel_wise && layer.input_count() != 0 && config.weight_quantizer != "dorefa";
+  return 4 * (per_channel ? weight.size(layer.weight_channel_axis()) : 1);
+}
+
+/// The int32 biases of a quantized layer.
+std::int64_t bias_count(const std::string& path, const LayerMap& layers,
+                        const std::vector<nn::FoldReport>& folds, const QATConfig& config) {
+  nn::QuantizableLayer& layer = *layers.at(path);
+  const auto content = layer.slot({nn::SlotId::Kind::kBias});
+  if (content ? !std::dynamic_pointer_cast<BiasQuantizer>(content) : config.skip_bias) return 0;
+  for (const nn::FoldReport& fold : folds) {
+    if (fold.into != path || fold.added_parameters.empty()) continue;
+    return layers.at(fold.batch_norm)->module().named_buffers(/*recurse=*/false)["running_mean"].numel();
+  }
+  const torch::Tensor* bias = layer.bias_parameter();
+  return bias && bias->defined() ? bias->numel() : 0;
 }
 
 /// Elements of one sample of the tensor that a slot sees.
@@ -126,37 +162,44 @@ torch::Tensor excess(const torch::Tensor& size, double budget_kb, double lambda)
 
 }  // namespace
 
+OwnWidths own_widths(const Placement& placement, const LayerMap& layers) {
+  OwnWidths result;
+  const auto note = [&](const PlacedSlot& slot) {
+    const auto content = layers.at(slot.layer)->slot(slot.id);
+    if (const auto quantizer = std::dynamic_pointer_cast<ParametricQuantizer>(content))
+      result[slot_path(slot)] = quantizer->named_buffers()["bits_limit"].item<std::int64_t>();
+  };
+  for (const PlacedSlot& slot : placement.weights)
+    note(slot);
+  for (const ScaleGroup& group : placement.activations)
+    note(group.front());
+  return result;
+}
+
 std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const LayerMap& layers,
-                                           const std::vector<nn::FoldReport>& folds,
-                                           const QATConfig& config) {
+                                           const std::vector<nn::FoldReport>& folds, const QATConfig& config,
+                                           const OwnWidths& own) {
   std::vector<BudgetedSlot> result;
   for (const PlacedSlot& slot : placement.weights) {
     nn::QuantizableLayer& layer = *layers.at(slot.layer);
-    const torch::Tensor& weight = *layer.weight_parameter();
-    const bool per_channel = config.channel_wise && layer.input_count() != 0;
-    const std::int64_t scales = per_channel ? weight.size(layer.weight_channel_axis()) : 1;
-    const torch::Tensor* bias = layer.bias_parameter();
-    std::int64_t biases = bias && bias->defined() ? bias->numel() : 0;
-    for (const nn::FoldReport& fold : folds) {
-      if (fold.into == slot.layer && !fold.added_parameters.empty())
-        biases = layer.weight_channel_axis() == 0 ? weight.size(0) : weight.size(1);
-    }
     WidthRequest request;
-    request.count = weight.numel();
-    request.fixed_bytes = 4 * (scales + biases);
+    request.count = layer.weight_parameter()->numel();
+    request.fixed_bytes =
+        constant_bytes(slot, layer, config) + 4 * bias_count(slot.layer, layers, folds, config);
     request.max_bits = most_bits(config.weight_quantizer,
                                  configured(config.layer_weight_bits, slot.layer, config.weight_bits));
     request.min_bits =
         std::min(request.max_bits, fewest_bits(config.weight_quantizer, true, false, request.max_bits));
     request.name = slot.layer;
-    fix_width_set_by_hand(request, layer.slot(slot.id));
+    keep_own_width(request, slot, layers, own);
     result.push_back({slot, request});
   }
   return result;
 }
 
 std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const LayerMap& layers,
-                                               const Graph& graph, const QATConfig& config) {
+                                               const Graph& graph, const QATConfig& config,
+                                               const OwnWidths& own) {
   std::vector<BudgetedSlot> result;
   for (const ScaleGroup& group : placement.activations) {
     WidthRequest request;
@@ -174,24 +217,59 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
         request.max_bits, fewest_bits(config.activation_quantizer, may_be_negative(group, layers, config),
                                       true, request.max_bits));
     request.name = slot_path(owner);
-    fix_width_set_by_hand(request, layers.at(owner.layer)->slot(owner.id));
+    keep_own_width(request, owner, layers, own);
     result.push_back({owner, request});
   }
   return result;
 }
 
 void check_layer_bits(const LayerMap& layers, const QATConfig& config) {
-  const auto check = [&](const char* field, const std::map<std::string, std::int64_t>& bits) {
+  std::set<std::string> all;
+  std::set<std::string> weighted;
+  for (const auto& [path, layer] : layers) {
+    all.insert(path);
+    if (layer->weight_parameter()) weighted.insert(path);
+  }
+  const auto check = [&](const char* field, const std::map<std::string, std::int64_t>& bits,
+                         const std::set<std::string>& allowed) {
     for (const auto& [path, width] : bits) {
-      std::vector<std::string> paths;
-      for (const auto& [known, layer] : layers)
-        paths.push_back(known);
-      TORCH_CHECK_VALUE(layers.contains(path), "QATConfig: ", field, " names the layer \"", path,
-                        "\", but the model has ", fmt::format("{}", fmt::join(paths, ", ")));
+      TORCH_CHECK_VALUE(
+          allowed.contains(path), "QATConfig: ", field, " names the layer \"", path,
+          all.contains(path) ? "\", which has no weight; the model has " : "\", but the model has ",
+          fmt::format("{}", fmt::join(allowed, ", ")));
     }
   };
-  check("layer_weight_bits", config.layer_weight_bits);
-  check("layer_activation_bits", config.layer_activation_bits);
+  check("layer_weight_bits", config.layer_weight_bits, weighted);
+  check("layer_activation_bits", config.layer_activation_bits, all);
+}
+
+void check_placed_bits(const Placement& placement, const QATConfig& config) {
+  std::set<std::string> weights;
+  for (const PlacedSlot& slot : placement.weights)
+    weights.insert(slot.layer);
+  for (const auto& [path, bits] : config.layer_weight_bits) {
+    TORCH_CHECK_VALUE(weights.contains(path), "QATConfig: layer_weight_bits names the layer \"", path,
+                      "\", whose weight is not quantized (record_layers, skip_inputs_layers and "
+                      "skip_outputs_layers leave it out); it may name ",
+                      fmt::format("{}", fmt::join(weights, ", ")));
+  }
+  std::set<std::string> owners;
+  std::map<std::string, std::string> shared;  // layer -> the one that has the quantizer
+  for (const ScaleGroup& group : placement.activations) {
+    owners.insert(group.front().layer);
+    for (const PlacedSlot& member : group)
+      shared.emplace(member.layer, group.front().layer);
+  }
+  for (const auto& [path, bits] : config.layer_activation_bits) {
+    const auto found = shared.find(path);
+    TORCH_CHECK_VALUE(owners.contains(path) || found == shared.end(),
+                      "QATConfig: layer_activation_bits names the layer \"", path,
+                      "\", whose activation shares the quantizer of the layer \"", found->second,
+                      "\"; name that one");
+    TORCH_CHECK_VALUE(owners.contains(path), "QATConfig: layer_activation_bits names the layer \"", path,
+                      "\", which has no quantizer of an activation in its slots; it may name ",
+                      fmt::format("{}", fmt::join(owners, ", ")));
+  }
 }
 
 void check_budgets(const std::vector<BudgetedSlot>& weights, const std::vector<BudgetedSlot>& activations,

@@ -7,19 +7,21 @@
 
 #include "support/catch.h"
 #include "support/errors.h"
+#include "support/tensor_matchers.h"
 
 namespace {
 
-using qat::pack_codes;
 using qat::pack_layer;
-using qat::packed_code_bytes;
+using qat::PackedCoding;
+using qat::PackedFormat;
 using qat::PackedLayer;
 using qat::PackedPayload;
 using qat::read_payload;
 using qat::Signedness;
-using qat::unpack_codes;
+using qat::unpack_weight;
 using qat::write_payload;
 using qat::testing::error_lacks;
+using qat::testing::mismatch;
 using Bytes = std::vector<std::uint8_t>;
 
 torch::Tensor int_codes(const std::vector<std::int32_t>& values) {
@@ -36,98 +38,11 @@ torch::Tensor codes_of_width(std::int64_t bits, Signedness signedness, std::int6
 }
 
 PackedLayer small_layer() {
-  return pack_layer(int_codes({-8, 7, 3}).reshape({3, 1}), 4, Signedness::kSigned,
-                    torch::tensor({0.5F, 0.25F, 3.0F}), int_codes({1, -2, 70000}));
+  return pack_layer(int_codes({-8, 7, 3}).reshape({3, 1}), {.bits = 4}, torch::tensor({0.5F, 0.25F, 3.0F}),
+                    {}, int_codes({1, -2, 70000}));
 }
 
 }  // namespace
-
-TEST_CASE("codes are packed lowest bit first, in two's complement, padded to a byte") {
-  CHECK(pack_codes(int_codes({1, 2, 3}), 4, Signedness::kUnsigned) == Bytes{0x21, 0x03});
-  CHECK(pack_codes(int_codes({-1, -8, 7}), 4, Signedness::kSigned) == Bytes{0x8F, 0x07});
-  CHECK(pack_codes(int_codes({1, 0, 1, 1, 0, 0, 0, 1, 1}), 1, Signedness::kUnsigned) == Bytes{0x8D, 0x01});
-  CHECK(pack_codes(int_codes({5, 3, 6}), 3, Signedness::kUnsigned) == Bytes{0x9D, 0x01});  // 110'011'101
-  CHECK(pack_codes(int_codes({-2, 258}), 16, Signedness::kSigned) == Bytes{0xFE, 0xFF, 0x02, 0x01});
-}
-
-TEST_CASE("codes of every width and length come back") {
-  torch::manual_seed(1);
-  for (std::int64_t bits = 1; bits <= 16; ++bits) {
-    for (const auto signedness : {Signedness::kSigned, Signedness::kUnsigned}) {
-      if (bits == 1 && signedness == Signedness::kSigned) continue;
-      for (const std::int64_t count : {2, 3, 7, 8, 9, 64, 1001}) {
-        CAPTURE(bits, count, static_cast<int>(signedness));
-        const auto codes = codes_of_width(bits, signedness, count);
-        const Bytes bytes = pack_codes(codes, bits, signedness);
-        CHECK(static_cast<std::int64_t>(bytes.size()) == packed_code_bytes(count, bits));
-        CHECK(torch::equal(unpack_codes(bytes, {count}, bits, signedness), codes));
-      }
-    }
-  }
-}
-
-TEST_CASE("codes are packed in logical order, whatever the strides") {
-  const auto codes = torch::arange(24, torch::kInt).reshape({2, 3, 4});
-  const auto strided = codes.permute({2, 0, 1});
-  const Bytes bytes = pack_codes(strided, 5, Signedness::kUnsigned);
-  CHECK(bytes == pack_codes(strided.contiguous(), 5, Signedness::kUnsigned));
-  CHECK(torch::equal(unpack_codes(bytes, {4, 2, 3}, 5, Signedness::kUnsigned), strided));
-}
-
-TEST_CASE("tensors without elements and without dimensions are packed") {
-  CHECK(pack_codes(torch::empty({0, 3}, torch::kInt), 4, Signedness::kSigned).empty());
-  CHECK(unpack_codes({}, {0, 3}, 4, Signedness::kSigned).sizes() == torch::IntArrayRef({0, 3}));
-  const Bytes bytes = pack_codes(torch::scalar_tensor(-3, torch::kInt), 3, Signedness::kSigned);
-  CHECK(bytes == Bytes{0x05});
-  CHECK(unpack_codes(bytes, {}, 3, Signedness::kSigned).item<std::int32_t>() == -3);
-}
-
-TEST_CASE("packed_code_bytes rounds up and refuses what has no size") {
-  CHECK(packed_code_bytes(0, 7) == 0);
-  CHECK(packed_code_bytes(1, 1) == 1);
-  CHECK(packed_code_bytes(8, 1) == 1);
-  CHECK(packed_code_bytes(3, 3) == 2);
-  CHECK(packed_code_bytes(268346, 4) == 134173);
-  CHECK(packed_code_bytes(qat::kMaxPackedCount, 16) == qat::kMaxPackedCount * 2);
-  CHECK(error_lacks([] { packed_code_bytes(1, 0); }, {"1 to 16 bits", "got 0"}) == "");
-  CHECK(error_lacks([] { packed_code_bytes(1, 17); }, {"got 17"}) == "");
-  CHECK(error_lacks([] { packed_code_bytes(-1, 4); }, {"got -1"}) == "");
-  CHECK_THROWS_AS(packed_code_bytes(qat::kMaxPackedCount + 1, 4), c10::ValueError);
-}
-
-TEST_CASE("a code outside of its width is refused by value, position and range") {
-  const auto signed_codes = int_codes({0, 7, -8, 8, 0, 0}).reshape({2, 3});
-  CHECK(error_lacks([&] { pack_codes(signed_codes, 4, Signedness::kSigned); },
-                    {"code 8", "position [1, 0]", "int4", "[-8, 7]"}) == "");
-  CHECK(error_lacks(
-            [] {
-              pack_codes(int_codes({3, -1}), 2, Signedness::kUnsigned);
-            },
-            {"code -1", "position [1]", "uint2", "[0, 3]"}) == "");
-  CHECK_THROWS_AS(pack_codes(int_codes({std::numeric_limits<std::int32_t>::min()}), 16, Signedness::kSigned),
-                  c10::ValueError);
-}
-
-TEST_CASE("packing refuses other types and widths") {
-  CHECK(error_lacks([] { pack_codes(torch::ones({2}), 4, Signedness::kSigned); }, {"int32", "Float"}) == "");
-  CHECK(error_lacks([] { pack_codes({}, 4, Signedness::kSigned); }, {"undefined"}) == "");
-  CHECK_THROWS_AS(pack_codes(int_codes({0}), 0, Signedness::kUnsigned), c10::ValueError);
-  CHECK_THROWS_AS(pack_codes(int_codes({0}), 17, Signedness::kUnsigned), c10::ValueError);
-  CHECK_THROWS_AS(pack_codes(int_codes({0}), 1, Signedness::kSigned), c10::ValueError);
-}
-
-TEST_CASE("unpacking refuses bytes that are truncated, too long or not zero at the end") {
-  const Bytes bytes = pack_codes(int_codes({1, 2, 3}), 4, Signedness::kUnsigned);
-  const auto unpack = [](const Bytes& data, torch::IntArrayRef shape) {
-    return [=] { unpack_codes(data, shape, 4, Signedness::kUnsigned); };
-  };
-  CHECK(error_lacks(unpack(bytes, {5}), {"[5]", "take 3 bytes", "got 2", "truncated"}) == "");
-  CHECK(error_lacks(unpack(bytes, {2}), {"take 1 bytes", "got 2", "too long"}) == "");
-  CHECK(error_lacks(unpack({0x21, 0x13}, {3}), {"zero bits", "got the last byte 19"}) == "");
-  CHECK(error_lacks(unpack(bytes, {-3}), {"[-3]"}) == "");
-  const std::int64_t huge = std::int64_t{1} << 40;
-  CHECK_THROWS_AS(unpack_codes(bytes, {huge, huge}, 4, Signedness::kUnsigned), c10::ValueError);
-}
 
 TEST_CASE("a layer counts its codes, scales and biases") {
   const PackedLayer layer = small_layer();
@@ -135,14 +50,14 @@ TEST_CASE("a layer counts its codes, scales and biases") {
   CHECK(layer.shape == std::vector<std::int64_t>{3, 1});
   CHECK(layer.scales == std::vector<float>{0.5F, 0.25F, 3.0F});
   CHECK(layer.biases == std::vector<std::int32_t>{1, -2, 70000});
-  const auto plain = pack_layer(int_codes({1, 2, 3}), 3, Signedness::kSigned, torch::tensor(0.5F), {});
+  const auto plain = pack_layer(int_codes({1, 2, 3}), {.bits = 3}, torch::tensor(0.5F), {}, {});
   CHECK(plain.payload_bytes() == 2 + 4);
 }
 
 TEST_CASE("pack_layer refuses scales and biases of another kind") {
   const auto codes = int_codes({1, 2});
   const auto pack = [&](const torch::Tensor& scales, const torch::Tensor& biases) {
-    return [=] { pack_layer(codes, 4, Signedness::kSigned, scales, biases); };
+    return [=] { pack_layer(codes, {.bits = 4}, scales, {}, biases); };
   };
   const auto scale = torch::tensor(0.5F);
   CHECK(error_lacks(pack({}, {}), {"scales", "undefined"}) == "");
@@ -163,19 +78,30 @@ TEST_CASE("a payload holds its layers and nothing else, in little-endian order")
       1,    0,    0, 0,    0xFE, 0xFF, 0xFF, 0xFF, 0x70, 0x11, 0x01, 0x00};  // 1, -2, 70000
   CHECK(payload.bytes == expected);
   CHECK(payload.header ==
-        R"({"format":"qat packed weights","layers":[{"biases":3,"bits":4,"scales":3,"shape":[3,1],)"
-        R"("signed":true}],"version":1})");
+        R"({"format":"qat packed weights","layers":[{"axis":0,"biases":3,"bits":4,"coding":"uniform",)"
+        R"("scales":3,"shape":[3,1],"signed":true,"zero_points":0}],"version":2})");
 }
 
 TEST_CASE("a payload of several layers has their size and is read as it was written") {
   torch::manual_seed(2);
   std::vector<PackedLayer> layers = {small_layer()};
-  layers.push_back(pack_layer(codes_of_width(1, Signedness::kUnsigned, 9), 1, Signedness::kUnsigned,
-                              torch::tensor(0.125F), {}));
-  layers.push_back(
-      pack_layer(torch::empty({0, 2}, torch::kInt), 8, Signedness::kSigned, torch::empty({0}), {}));
-  layers.push_back(pack_layer(codes_of_width(13, Signedness::kSigned, 30).reshape({2, 15}), 13,
-                              Signedness::kSigned, torch::tensor({1.0F, 2.0F}), int_codes({5, 6})));
+  layers.push_back(pack_layer(codes_of_width(1, Signedness::kUnsigned, 9),
+                              {.bits = 1, .signedness = Signedness::kUnsigned, .coding = PackedCoding::kOdd},
+                              torch::tensor(0.125F), {}, {}));
+  layers.push_back(pack_layer(codes_of_width(2, Signedness::kUnsigned, 6).reshape({2, 3}),
+                              {.bits = 2,
+                               .signedness = Signedness::kUnsigned,
+                               .coding = PackedCoding::kPowerOfTwo,
+                               .magnitudes = 2,
+                               .with_zero = true,
+                               .axis = 1},
+                              torch::tensor({0.125F, 0.5F, 2.0F}), {}, {}));
+  layers.push_back(pack_layer(codes_of_width(8, Signedness::kUnsigned, 4).reshape({2, 2}),
+                              {.signedness = Signedness::kUnsigned}, torch::tensor({0.125F, 0.5F}),
+                              int_codes({128, 7}), {}));
+  layers.push_back(pack_layer(torch::empty({0, 2}, torch::kInt), {}, torch::empty({0}), {}, {}));
+  layers.push_back(pack_layer(codes_of_width(13, Signedness::kSigned, 30).reshape({2, 15}), {.bits = 13},
+                              torch::tensor({1.0F, 2.0F}), {}, int_codes({5, 6})));
   const auto payload = write_payload(layers);
   std::int64_t sum = 0;
   for (const PackedLayer& layer : layers)
@@ -221,10 +147,13 @@ TEST_CASE("a header that is not one of packed weights is refused") {
   CHECK(error_lacks(read("", "not json"), {"read_payload", "header"}) == "");
   CHECK(error_lacks(read("", "{}"), {"header", "format"}) == "");
   CHECK(error_lacks(read("qat packed weights", "another"), {"format", "another"}) == "");
-  CHECK(error_lacks(read("\"version\":1", "\"version\":2"), {"version 1", "version 2"}) == "");
+  CHECK(error_lacks(read("\"version\":2", "\"version\":1"), {"version 1", "version 2"}) == "");
   CHECK(error_lacks(read("\"bits\":4", "\"bits\":99"), {"1 to 16 bits", "99"}) == "");
   CHECK(error_lacks(read("\"bits\":4", "\"bits\":\"4\""), {"header", "string"}) == "");
   CHECK(error_lacks(read("\"bits\":4,", ""), {"header", "bits"}) == "");
+  CHECK(error_lacks(read("\"uniform\"", "\"log\""), {"layer 0", "coding", "log", "power_of_two"}) == "");
+  CHECK(error_lacks(read("\"uniform\"", "\"power_of_two\""), {"header", "magnitudes"}) == "");
+  CHECK(error_lacks(read("\"axis\":0", "\"axis\":1"), {"layer 0", "axis 1", "got 3"}) == "");
   CHECK(error_lacks(read("\"scales\":3", "\"scales\":-3"), {"layer 0", "got -3"}) == "");
   CHECK(error_lacks(read("\"shape\":[3,1]", "\"shape\":[281474976710656,281474976710656]"), {"layer 0"}) ==
         "");
@@ -241,4 +170,53 @@ TEST_CASE("a layer whose parts disagree is not written") {
   layer = small_layer();
   layer.bits = 17;
   CHECK_THROWS_AS(write_payload({&layer, 1}), c10::ValueError);
+}
+
+TEST_CASE("the values of a layer follow from what is stored alone") {
+  // Uniform: 0.5 * -8, 0.25 * 7, 3 * 3.
+  CHECK(mismatch(unpack_weight(small_layer()), torch::tensor({-4.0F, 1.75F, 9.0F}).reshape({3, 1})) == "");
+  // With zero points: 0.5 * (0 - 128), 0.5 * (255 - 128) and 2 * (7 - 7), 2 * (3 - 7).
+  const auto shifted =
+      pack_layer(int_codes({0, 255, 7, 3}).reshape({2, 2}), {.signedness = Signedness::kUnsigned},
+                 torch::tensor({0.5F, 2.0F}), int_codes({128, 7}), {});
+  CHECK(mismatch(unpack_weight(shifted), torch::tensor({{-64.0F, 63.5F}, {0.0F, -8.0F}})) == "");
+  CHECK(shifted.payload_bytes() == 4 + 4 * 2 + 4 * 2);
+  // Odd numbers of two bits: -3, -1, 1, 3; a channel of zeros has the scale 0.
+  const PackedFormat odd = {
+      .bits = 2, .signedness = Signedness::kUnsigned, .coding = PackedCoding::kOdd, .axis = 1};
+  const auto numbers =
+      pack_layer(int_codes({0, 1, 2, 3}).reshape({2, 2}), odd, torch::tensor({0.25F, 0.0F}), {}, {});
+  CHECK(mismatch(unpack_weight(numbers), torch::tensor({{-0.75F, 0.0F}, {0.25F, 0.0F}})) == "");
+  // Powers of two: three magnitudes; 0, s, 2 s, 4 s, -s, -2 s, -4 s.
+  PackedFormat powers = {.bits = 3,
+                         .signedness = Signedness::kUnsigned,
+                         .coding = PackedCoding::kPowerOfTwo,
+                         .magnitudes = 3,
+                         .with_zero = true};
+  const auto indices = int_codes({0, 1, 2, 3, 4, 5, 6});
+  const auto scale = torch::tensor(0.375F);
+  CHECK(mismatch(unpack_weight(pack_layer(indices, powers, scale, {}, {})),
+                 torch::tensor({0.0F, 0.375F, 0.75F, 1.5F, -0.375F, -0.75F, -1.5F})) == "");
+  powers.with_zero = false;
+  CHECK(mismatch(unpack_weight(pack_layer(indices.slice(0, 0, 6), powers, scale, {}, {})),
+                 torch::tensor({0.375F, 0.75F, 1.5F, -0.375F, -0.75F, -1.5F})) == "");
+  CHECK(error_lacks([&] { unpack_weight(pack_layer(indices, powers, scale, {}, {})); },
+                    {"stored number 6", "less than 6"}) == "");
+}
+
+TEST_CASE("pack_layer refuses a coding that does not fit") {
+  const auto pack = [](const PackedFormat& format, const torch::Tensor& zero_points) {
+    return [=] { pack_layer(int_codes({1, 0}), format, torch::tensor({0.5F, 1.0F}), zero_points, {}); };
+  };
+  const auto kUnsigned = Signedness::kUnsigned;
+  CHECK(error_lacks(pack({.coding = PackedCoding::kOdd}, {}), {"odd", "unsigned", "int8"}) == "");
+  CHECK(error_lacks(pack({.signedness = kUnsigned, .coding = PackedCoding::kPowerOfTwo}, {}),
+                    {"1 to 64 magnitudes", "got 0"}) == "");
+  CHECK(error_lacks(pack({.magnitudes = 3}, {}), {"no magnitudes", "uniform", "got 3"}) == "");
+  CHECK(error_lacks(pack({.axis = 1}, {}), {"axis 1", "[2]", "got 2"}) == "");
+  CHECK(error_lacks(pack({}, int_codes({1})), {"zero points of shape [2]", "[1]"}) == "");
+  CHECK(error_lacks(pack({}, torch::ones({2})), {"int32 zero points", "Float"}) == "");
+  CHECK(error_lacks(pack({.bits = 4}, int_codes({0, 8})), {"zero point 8", "int4", "[-8, 7]"}) == "");
+  CHECK(error_lacks(pack({.signedness = kUnsigned, .coding = PackedCoding::kOdd}, int_codes({0, 0})),
+                    {"uniform codes", "odd"}) == "");
 }

@@ -69,6 +69,7 @@ TEST_CASE("case 91: a bias beyond int32 is reported with the scale that it needs
   const auto bias = torch::tensor({1.0F, 3.0F});
   const auto small = torch::tensor({1.0F, 2e-12F});
   BiasQuantizer quantizer;
+  quantizer.eval();
   const auto words = {std::string("channel 1"), std::string("1.5e+12"), std::string("1.39698e-09")};
   CHECK(error_lacks([&] { quantizer.forward(bias, small); }, words) == "");
   CHECK(error_lacks([&] { quantizer.codes(bias, small); }, words) == "");
@@ -83,6 +84,27 @@ TEST_CASE("case 91: a bias beyond int32 is reported with the scale that it needs
         std::numeric_limits<std::int32_t>::min());
   CHECK(quantizer.codes(torch::tensor({2147483647.0}, torch::kDouble), one).item<std::int32_t>() ==
         2147483647);
+}
+
+TEST_CASE("a bias beyond int32 saturates in training and is refused where results count") {
+  const auto infinity = std::numeric_limits<float>::infinity();
+  const auto bias = torch::tensor({3.0F, -3.0F, 0.5F, infinity}).requires_grad_();
+  const auto scale = torch::tensor({2e-12F, 2e-12F, 0.25F, 1.0F});
+  BiasQuantizer quantizer;
+  const auto y = quantizer.forward(bias, scale);
+  CHECK(mismatch(y, torch::tensor({2147483520.0F * 2e-12F, -2147483648.0F * 2e-12F, 0.5F, 2147483520.0F})) ==
+        "");
+  CHECK(mismatch(torch::autograd::grad({y.sum()}, {bias})[0], torch::ones({4})) == "");
+  const auto wide = torch::tensor({3.0, -3.0}, torch::kDouble);
+  const auto one = torch::tensor(1e-12, torch::kDouble);
+  CHECK(mismatch(quantizer.forward(wide, one),
+                 torch::tensor({2147483647.0 * 1e-12, -2147483648.0 * 1e-12}, torch::kDouble)) == "");
+  // The smallest scales that can be learned, one for the input and one for the weight.
+  CHECK(quantizer.forward(torch::ones({1}), torch::tensor(0x1p-126F)).item<float>() ==
+        2147483520.0F * 0x1p-126F);
+  CHECK(error_lacks([&] { quantizer.codes(bias, scale); }, {"channel 0", "int32"}) == "");
+  quantizer.eval();
+  CHECK(error_lacks([&] { quantizer.forward(bias, scale); }, {"channel 0", "int32"}) == "");
 }
 
 TEST_CASE("a bias quantizer refuses what it cannot quantize") {

@@ -42,7 +42,7 @@ class BatchNorm : public Quantizable<torch::nn::BatchNormImplBase<D, Derived>>, 
   bool keeps_codes() const final { return identity_; }
 
  protected:
-  void set_folded(bool folded) final;
+  void set_folded(bool folded, const QuantizableLayer::Parameters& kept) final;
 
  private:
   torch::Tensor normalize(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias);

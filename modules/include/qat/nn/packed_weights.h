@@ -1,9 +1,12 @@
 #pragma once
 
 #include <qat/integer/packed_weights.h>
+#include <qat/quantizers/quantizer.h>
 
 #include <torch/nn/module.h>
+#include <torch/types.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,12 +14,18 @@
 namespace qat::nn {
 
 /// The quantized weights of a model in TRAINING as they are stored: for each layer whose weight has a
-/// quantizer, by path, codes at their width, scales, and int32 biases.
+/// quantizer, by path, numbers at their width, scales, zero points if the quantizer can have others than 0,
+/// and int32 biases.
 ///
-/// Codes are those of the quantizer, real = scale * code, with two exceptions: binary and DoReFa weights
-/// store q (unsigned) for the code 2 q - (2^bits - 1); power-of-two weights store the index of the magnitude,
-/// 0 for xmin, 1 for 2 xmin, ..., plus the number of magnitudes for negative values (with a zero: index + 1,
-/// and 0 for it). Throws: c10::ValueError naming the layer whose codes do not fit.
+/// What is stored is complete: `unpack_weight` gives the values of the quantizer's forward, which is checked
+/// for float32 weights. Uniform weights store the quantizer's codes; binary and DoReFa weights
+/// PackedCoding::kOdd; power-of-two weights kPowerOfTwo. Throws: c10::ValueError naming the layer whose codes
+/// do not fit, whose bias leaves int32, whose weight holds a NaN, or whose values no coding has (a quantizer
+/// of your own).
 std::vector<std::pair<std::string, PackedLayer>> pack_weights(torch::nn::Module& model);
+
+/// The bytes that a weight's quantizer stores beside the codes: 4 for each scale and zero point. `weight`:
+/// for quantizers whose scale follows it.
+std::int64_t packed_constant_bytes(Quantizer& quantizer, const torch::Tensor& weight);
 
 }  // namespace qat::nn

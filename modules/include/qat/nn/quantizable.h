@@ -55,7 +55,7 @@ class QuantizableWeighted : public Quantizable<Base> {
   bool is_folded() const final { return bias_added_; }
 
  protected:
-  void set_folded(bool folded) final;
+  void set_folded(bool folded, const QuantizableLayer::Parameters& kept) final;
   /// Number of output channels: the length of a bias.
   virtual std::int64_t output_channels() const = 0;
 

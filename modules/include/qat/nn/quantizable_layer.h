@@ -47,6 +47,12 @@ struct SlotLink {
 /// Not thread-safe while slots change; `forward` itself changes nothing but what torch's twin changes and
 /// what a recorder records.
 class QuantizableLayer {
+  struct Entry {
+    SlotId id;
+    std::shared_ptr<TensorModule> content;  ///< nullptr for a link
+    std::optional<SlotLink> link;
+  };
+
  public:
   QuantizableLayer() = default;
   /// A copy is a clone in the making: its links keep their paths and lose their targets, see `relink(model)`.
@@ -102,8 +108,21 @@ class QuantizableLayer {
   bool holds_parameters() const { return hold_; }
 
   /// The int32 codes of the bias at scale_x * scale_w, [C]; undefined unless bias, weight and input are
-  /// quantized. Throws: c10::ValueError if a code leaves int32.
+  /// quantized. Throws: c10::ValueError naming the layer if a code leaves int32.
   torch::Tensor bias_codes() const;
+
+  /// What `load()` can replace: the modules in the slots, the links, and the tensors of weight and bias.
+  class Structure {
+    friend class QuantizableLayer;
+    std::vector<Entry> entries;
+    bool holds = false;
+    bool folded = false;
+    torch::Tensor weight;
+    torch::Tensor bias;
+  };
+  Structure structure() const;
+  /// Brings back the very modules and tensors that `structure()` saw, with the values that they have now.
+  void set_structure(const Structure& structure);
 
   /// For messages: class and, once `quantizable_layers` has seen the model, path: "qat::nn::Conv2d
   /// 'features.0'".
@@ -154,22 +173,19 @@ class QuantizableLayer {
   void reset_slots();
   /// For `save()` and `load()`: which slots are occupied by what, and the links, in one text attribute
   /// "slots"; absent for a float layer, whose file is that of its torch twin. Loading creates missing slots
-  /// and removes surplus ones.
+  /// and removes surplus ones. A slot whose content has the `config()` of the file keeps its module, and so
+  /// the parameters that an optimizer knows: their values are loaded in place.
   void save_slots(torch::serialize::OutputArchive& archive) const;
   void load_slots(torch::serialize::InputArchive& archive);
-  /// For `load()`: brings the structure into the saved state, see `is_folded`.
-  virtual void set_folded(bool folded);
+  /// For `load()`: brings the structure into the saved state, see `is_folded`. Parameters that come (back)
+  /// are those of `kept` where it has them, else new ones.
+  virtual void set_folded(bool folded, const Parameters& kept = {});
   /// For `pretty_print`: ", weight=int8 narrow per channel, output=uint8" or "".
   std::string describe_slots() const;
   /// Prints the text of the torch twin ("torch::nn::ReLU()") as the layer's own, with its slots.
   void print_layer(std::ostream& stream, const std::string& twin) const;
 
  private:
-  struct Entry {
-    SlotId id;
-    std::shared_ptr<TensorModule> content;  ///< nullptr for a link
-    std::optional<SlotLink> link;
-  };
   const Entry* find(SlotId id) const;
   void erase(SlotId id);
   void check_slot_exists(SlotId id) const;

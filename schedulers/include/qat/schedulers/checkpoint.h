@@ -31,10 +31,13 @@ CheckpointInfo save_checkpoint(const std::string& path, torch::nn::Module& model
 /// Throws: c10::Error naming the file: empty, cut ("expected N bytes, found M"), foreign ("no .qat file"),
 /// damaged.
 CheckpointInfo read_checkpoint_info(const std::string& path);
-/// Loads into a freshly built model of the same structure, in whatever phase it was saved (slots are created,
-/// folded BatchNorms become the identity). Links are rebuilt. Devices of the model's tensors stay. Build the
-/// optimizer afterwards: folding may have taken parameters away. All or nothing: on any error the model is
-/// bit for bit as before. Throws: as read_checkpoint_info; naming tensors, types and shapes that do not fit.
+/// Loads into a model of the same structure, in whatever phase it was saved (slots are created, folded
+/// BatchNorms become the identity) and in whatever phase the model is. Links are rebuilt. Devices of the
+/// model's tensors stay. Parameters keep their identity where the file has them too, those of quantizers
+/// where the slot holds one of the same configuration: an optimizer goes on with them. A model that is in
+/// another phase gains or loses parameters; build the optimizer afterwards then. All or nothing: on any error
+/// the model has the modules, parameters and bits that it had. Throws: as read_checkpoint_info; naming
+/// tensors, types and shapes that do not fit.
 CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model);
 
 }  // namespace qat

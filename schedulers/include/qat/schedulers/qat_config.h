@@ -46,8 +46,9 @@ struct QATConfig {
   std::int64_t activation_bits = 8;  ///< 2 to 16.
   std::int64_t input_bits = 0;       ///< of tensors quantized in input slots (the model's inputs, results of
                                      ///< functional code), 2 to 16; 0: activation_bits.
-  /// Widths of single layers, by path ("conv1"): of the weight, and of the activation that the layer's slots
-  /// hold.
+  /// Widths of single layers, by path ("conv1"): of the weight (2 to 16; dorefa 2 to 8), and of the
+  /// activation whose quantizer the layer's slots hold. Layers that hold no such quantizer are refused before
+  /// training.
   std::map<std::string, std::int64_t> layer_weight_bits = {};
   std::map<std::string, std::int64_t> layer_activation_bits = {};
   /// Families of quantizers, see make_quantizer. Where the width learns, the bits above are the most that it

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,10 +39,13 @@ struct Budgets;
 class QATScheduler {
  public:
   /// `model`: holder or shared_ptr of a module; ownership is shared. `example_inputs`: a batch as forward
-  /// takes it; kept for captures. `optimizer`: may be nullptr; else it must outlive the scheduler; parameters
-  /// that vanish by folding leave it, new ones (a bias) join the group of the layer's weight, the state of
-  /// all others is untouched. Throws: c10::ValueError if the configuration is invalid or names a class that
-  /// neither the model nor a preset has, if the model has no qat::nn layer.
+  /// takes it; kept for captures. `optimizer`: may be nullptr; else it must outlive the scheduler. Parameters
+  /// that vanish by folding leave it; new biases join the group of the BatchNorm's bias, or one without
+  /// weight decay. Learned parameters of quantizers have a group of their own, without weight decay; if the
+  /// slots hold quantizers already, theirs are put there now. The state of all others is untouched. Throws:
+  /// c10::ValueError if the configuration is invalid, names a class that neither the model nor a preset has,
+  /// or gives a width to a layer that has no such tensor; if the model has no qat::nn layer; if quantizers
+  /// learn and the optimizer has but one group (LBFGS).
   template <class ModulePointer>
   QATScheduler(ModulePointer model, std::vector<torch::Tensor> example_inputs,
                QATConfig config = tensorrt_config(), torch::optim::Optimizer* optimizer = nullptr)
@@ -62,7 +66,8 @@ class QATScheduler {
   /// place_quantizers. The model is unchanged then.
   void start_recording();
   /// RECORDING -> TRAINING now: replaces recorders by quantizers, scales the learning rate of all groups
-  /// once. A slot that holds a quantizer already (set by hand) keeps it. Throws: c10::Error if the phase is
+  /// once. A slot that holds a quantizer already (set by hand) keeps it, with its width; where that learns,
+  /// its own limit of bits is the most that it gets under a budget. Throws: c10::Error if the phase is
   /// another, or naming the slots that recorded nothing. The model is unchanged then.
   void start_training();
 
@@ -74,7 +79,9 @@ class QATScheduler {
   /// differentiable widths: to be added to the loss. float64 []; 0 without budgets and outside of TRAINING.
   torch::Tensor penalty() const;
   /// Plans the whole run on the float model and changes nothing. Throws: in FLOAT, what start_recording()
-  /// would, and c10::ValueError if a budget cannot be met, naming the smallest possible size.
+  /// would, and c10::ValueError if a budget cannot be met, naming the smallest possible size, or if
+  /// layer_weight_bits or layer_activation_bits name a layer that holds no such quantizer, naming those that
+  /// do.
   void check() const;
 
   Phase phase() const { return phase_; }
@@ -88,10 +95,12 @@ class QATScheduler {
   /// operations without a slot.
   std::string summary() const;
 
-  /// Phase, iteration and held foreign parameters as a JSON object, for checkpoints.
+  /// Phase, iteration, held foreign parameters and the limits of quantizers set by hand as a JSON object, for
+  /// checkpoints.
   std::string state() const;
   /// Takes such a state over. The model must hold what the phase needs (load_checkpoint first); the learning
-  /// rate is not scaled again. Links are rebuilt. Throws: c10::ValueError if the text is no such object,
+  /// rate is not scaled again. Links are rebuilt. Parameters of quantizers get their group in the optimizer,
+  /// as in the constructor. Throws: c10::ValueError if the text is no such object,
   /// c10::Error if the model is in another phase; nothing is changed then.
   void restore(const std::string& state);
 
@@ -106,6 +115,10 @@ class QATScheduler {
   }
   void hold_parameters();
   void release_parameters();
+  /// Tells the optimizer what folding did; `before`: the model's parameters before it.
+  void follow_folds(const std::vector<nn::FoldReport>& folds,
+                    const torch::OrderedDict<std::string, torch::Tensor>& before);
+  void group_quantizer_parameters();
   void clip_quantizer_gradients();
   void check_optimizer() const;
 
@@ -120,6 +133,7 @@ class QATScheduler {
   std::vector<nn::FoldReport> folds_;
   std::shared_ptr<const detail::Budgets> budgets_;  // in TRAINING, if a width learns
   std::vector<std::string> frozen_;                 // foreign parameters that are held
+  std::map<std::string, std::int64_t> own_widths_;  // limits of quantizers set by hand, by slot
 };
 
 }  // namespace qat
