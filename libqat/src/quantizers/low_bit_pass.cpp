@@ -36,20 +36,21 @@ std::int64_t for_chunks(std::int64_t size, const Function& function) {
   return chunks;
 }
 
-/// Calls function(t, begin, end), t[0] being tanh(x[begin]), for blocks that stay in the cache. The tanh is
-/// ATen's, whose bits traces have.
+/// Calls function(t, begin, end), t[0] being tanh(x[begin]), for blocks that stay in the cache; keeps it in
+/// `kept` if that is defined. The tanh is ATen's, whose bits traces have.
 template <class T, class Function>
-void for_tanh(const Tensor& x, const Function& function) {
+void for_tanh(const Tensor& x, const Tensor& kept, const Function& function) {
   constexpr std::int64_t kTanhBlock = 16384;
   const auto flat = x.as_strided({x.numel()}, {1});
+  const auto all = kept.defined() ? kept.as_strided({x.numel()}, {1}) : Tensor();
   at::parallel_for(0, x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     const torch::NoGradGuard no_grad;
-    auto block = torch::empty({std::min(kTanhBlock, end - begin)}, x.options());
+    const auto block = kept.defined() ? Tensor() : torch::empty({kTanhBlock}, x.options());
     for (std::int64_t at = begin; at < end; at += kTanhBlock) {
       const std::int64_t length = std::min(kTanhBlock, end - at);
-      auto part = length == block.numel() ? block : block.narrow(0, 0, length);
+      auto part = kept.defined() ? all.narrow(0, at, length) : block.narrow(0, 0, length);
       at::tanh_out(part, flat.narrow(0, at, length));
-      function(block.const_data_ptr<T>(), at, at + length);
+      function(part.template const_data_ptr<T>(), at, at + length);
     }
   });
 }
@@ -80,9 +81,11 @@ class Pass {
 
   T largest() const { return largest_; }
 
-  Tensor values(bool codes) {
+  const Tensor& tanh() const { return tanh_; }
+
+  Tensor values(LowBitOutput output) {
     const auto out = torch::empty_like(w_);
-    const auto scale = codes ? std::vector<T>(scale_.size(), T(1)) : scale_;
+    const auto scale = output == LowBitOutput::kCodes ? std::vector<T>(scale_.size(), T(1)) : scale_;
     const auto scale_entries = entries(scale);
     const auto threshold_entries = entries(threshold_);
     auto job = job_;
@@ -95,7 +98,8 @@ class Pass {
       job.levels = levels_;
       job.largest = largest_ = largest_tanh(w_).template item<T>();
       job.view = {};
-      for_tanh<T>(w_, [&](const T* t, std::int64_t begin, std::int64_t end) {
+      if (output == LowBitOutput::kLearning) tanh_ = torch::empty_like(w_);
+      for_tanh<T>(w_, tanh_, [&](const T* t, std::int64_t begin, std::int64_t end) {
         auto part = job;
         part.view.inner = end - begin;
         part.x = t;
@@ -173,54 +177,48 @@ class Pass {
   std::vector<T> threshold_;
   T levels_ = 1;
   T largest_ = 1;
+  Tensor tanh_;
   kernels::LowBitJob<T> job_;
 };
 
 template <class T>
 LowBitResult run_pass(const Tensor& w, const LowBitWeightOptions& options, LowBitOutput output) {
   Pass<T> pass(w, options);
-  LowBitResult result{pass.scale(), {}};
-  if (output != LowBitOutput::kScale) result.values = pass.values(output == LowBitOutput::kCodes);
+  LowBitResult result;
+  result.scale = pass.scale();
+  if (output != LowBitOutput::kScale) result.values = pass.values(output);
   result.largest = static_cast<double>(pass.largest());
+  result.tanh = pass.tanh();
   return result;
 }
 
+/// The gradient of w; x is w for binary weights, tanh(w) for DoReFa.
 template <class T>
-Tensor gradient(LowBitWeightKind kind, const Tensor& w, const Tensor& gradient, double largest) {
-  const auto dy = same_order(gradient, w) ? gradient : torch::empty_like(w).copy_(gradient);
-  const auto dx = torch::empty_like(w);
+Tensor gradient(LowBitWeightKind kind, const Tensor& x, const Tensor& gradient, double largest) {
+  const bool is_binary = kind == LowBitWeightKind::kBinary;
+  const auto dy = same_order(gradient, x) ? gradient : torch::empty_like(x).copy_(gradient);
+  const auto dx = torch::empty_like(x);
   const auto set = kernels::best_instruction_set();
-  kernels::LowBitJob<T> job{.view = {1, 1, w.numel()},
-                            .x = w.const_data_ptr<T>(),
-                            .dy = dy.const_data_ptr<T>(),
-                            .out = dx.mutable_data_ptr<T>()};
-  if (kind == LowBitWeightKind::kBinary) {
-    job.task = kernels::LowBitTask::kBinaryGradient;
-    at::parallel_for(0, w.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      kernels::run_low_bit(job, begin, end, set);
-    });
-    return dx;
-  }
-  job.task = kernels::LowBitTask::kDorefaGradient;
-  job.largest = static_cast<T>(largest);
-  for_tanh<T>(w, [&](const T* t, std::int64_t begin, std::int64_t end) {
-    auto part = job;
-    part.view.inner = end - begin;
-    part.x = t;
-    part.dy = job.dy + begin;
-    part.out = job.out + begin;
-    kernels::run_low_bit(part, 0, end - begin, set);
-  });
+  const kernels::LowBitJob<T> job{
+      .task = is_binary ? kernels::LowBitTask::kBinaryGradient : kernels::LowBitTask::kDorefaGradient,
+      .view = {1, 1, x.numel()},
+      .largest = static_cast<T>(largest),
+      .x = x.const_data_ptr<T>(),
+      .dy = dy.const_data_ptr<T>(),
+      .out = dx.mutable_data_ptr<T>()};
+  at::parallel_for(0, x.numel(), kGrain,
+                   [&](std::int64_t begin, std::int64_t end) { kernels::run_low_bit(job, begin, end, set); });
   return dx;
 }
 
 struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& w,
                         const LowBitWeightOptions& options) {
+    const auto result = low_bit_pass(w, options, LowBitOutput::kLearning);
     context->saved_data["kind"] = static_cast<std::int64_t>(options.kind);
-    if (options.kind != LowBitWeightKind::kTernary) context->save_for_backward({w});
-    const auto result = low_bit_pass(w, options, LowBitOutput::kValues);
     context->saved_data["largest"] = result.largest;
+    if (options.kind == LowBitWeightKind::kBinary) context->save_for_backward({w});
+    if (options.kind == LowBitWeightKind::kDorefa) context->save_for_backward({w, result.tanh});
     return result.values;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -228,7 +226,8 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
     const auto kind = static_cast<LowBitWeightKind>(context->saved_data["kind"].toInt());
     const auto& dy = gradients[0];
     if (kind == LowBitWeightKind::kTernary) return {dy, Tensor()};
-    const auto w = context->get_saved_variables()[0];
+    const auto saved = context->get_saved_variables();
+    const auto& w = saved[0];
     const double largest = context->saved_data["largest"].toDouble();
     if (torch::GradMode::is_enabled()) {  // a gradient of the gradient follows
       if (kind == LowBitWeightKind::kBinary)
@@ -236,8 +235,9 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
       const auto t = torch::tanh(w);
       return {dy / largest * (1 - t * t), Tensor()};
     }
-    const bool is_double = w.scalar_type() == torch::kDouble;
-    return {is_double ? gradient<double>(kind, w, dy, largest) : gradient<float>(kind, w, dy, largest),
+    const auto& x = saved.back();
+    const bool is_double = x.scalar_type() == torch::kDouble;
+    return {is_double ? gradient<double>(kind, x, dy, largest) : gradient<float>(kind, x, dy, largest),
             Tensor()};
   }
 };
