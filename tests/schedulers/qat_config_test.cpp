@@ -87,7 +87,6 @@ TEST_CASE("QATConfig refuses values and combinations that mean nothing", "[sched
   const auto searched = [](QATConfig& config) {
     config.weight_start = WeightStart::kMse;
     config.weight_range_current = true;
-    config.weight_quantizer = "lsq";
   };
   CHECK(refusal_lacks(searched, {"weight_start mse", "weight_range_current", "lsq"}) == "");
   CHECK(refusal_lacks([](QATConfig& config) { config.record_layers = {"BatchNorm2d"}; }, {"bn_folding"}) ==
