@@ -122,17 +122,25 @@ Prepared<T> prepare(const Setting& setting, const kernels::ChannelView& view, ke
   return prepared;
 }
 
+/// Tensors of one layout; undefined: the task does not have it.
+struct PassTensors {
+  Tensor x = {};
+  Tensor dy = {};
+  Tensor out = {};
+  Tensor mask = {};  ///< uint8.
+};
+
 template <class T>
-bool run(const Prepared<T>& prepared, kernels::FakeQuantizeTask task, const Tensor& x, const Tensor& dy,
-         const Tensor& out) {
+bool run(const Prepared<T>& prepared, kernels::FakeQuantizeTask task, const PassTensors& tensors) {
   auto job = prepared.job;
   job.task = task;
-  job.x = x.const_data_ptr();
-  job.dy = dy.defined() ? dy.const_data_ptr() : nullptr;
-  job.out = out.mutable_data_ptr();
+  job.x = tensors.x.defined() ? tensors.x.const_data_ptr() : nullptr;
+  job.dy = tensors.dy.defined() ? tensors.dy.const_data_ptr() : nullptr;
+  job.out = tensors.out.mutable_data_ptr();
+  job.mask = tensors.mask.defined() ? tensors.mask.mutable_data_ptr<std::uint8_t>() : nullptr;
   const auto set = kernels::best_instruction_set();
   std::atomic<bool> has_nan = false;
-  at::parallel_for(0, x.numel(), detail::kGrain, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, tensors.out.numel(), detail::kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (kernels::run_fake_quantize(job, begin, end, set)) has_nan = true;
   });
   return has_nan;
@@ -157,10 +165,15 @@ struct Call : torch::CustomClassHolder {
 
   bool has_kernel() const { return prepared.index() != 0; }
 
-  bool run(kernels::FakeQuantizeTask task, const Tensor& x, const Tensor& dy, const Tensor& out) const {
-    if (const auto* floats = std::get_if<Prepared<float>>(&prepared))
-      return qat::run(*floats, task, x, dy, out);
-    return qat::run(std::get<Prepared<double>>(prepared), task, x, dy, out);
+  /// Whether a mask of bytes tells the gradient: it passes or does not.
+  bool has_mask() const {
+    const auto& activation = setting.options.activation;
+    return has_kernel() && (activation.is_identity() || activation.negative_slope == 0.0);
+  }
+
+  bool run(kernels::FakeQuantizeTask task, const PassTensors& tensors) const {
+    if (const auto* floats = std::get_if<Prepared<float>>(&prepared)) return qat::run(*floats, task, tensors);
+    return qat::run(std::get<Prepared<double>>(prepared), task, tensors);
   }
 };
 
@@ -215,7 +228,7 @@ Tensor forward_values(const Call& call, const Tensor& x) {
 #endif
   if (!call.has_kernel()) return composed_forward(call.setting, x);
   auto y = torch::empty_like(x);
-  call.run(kernels::FakeQuantizeTask::kForward, x, {}, y);
+  call.run(kernels::FakeQuantizeTask::kForward, {.x = x, .out = y});
   return y;
 }
 
@@ -227,16 +240,43 @@ Tensor backward_values(const Call& call, const Tensor& x, const Tensor& dy) {
   if (!call.has_kernel()) return composed_backward(call.setting, x, dy);
   auto dx = torch::empty_like(x);
   const auto ordered = detail::same_order(dy, x) ? dy : torch::empty_like(x).copy_(dy);
-  call.run(kernels::FakeQuantizeTask::kBackward, x, ordered, dx);
+  call.run(kernels::FakeQuantizeTask::kBackward, {.x = x, .dy = ordered, .out = dx});
   return dx;
 }
 
 struct FakeQuantizeFunction : torch::autograd::Function<FakeQuantizeFunction> {
+  /// What the backward pass needs of x: nothing, a mask of bytes, or x itself.
+  enum class Saved : std::int8_t { kNothing, kMask, kInput };
+
+  static Saved saved_of(const Call& call) {
+    const auto& options = call.setting.options;
+    if (options.straight_through == StraightThrough::kUnclipped && options.activation.is_identity())
+      return Saved::kNothing;
+    return call.has_mask() ? Saved::kMask : Saved::kInput;
+  }
+
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
                         const c10::intrusive_ptr<Call>& call) {
-    context->save_for_backward({x});
     context->saved_data["call"] = torch::IValue::make_capsule(call);
+    if (saved_of(*call) == Saved::kMask) {
+      auto y = torch::empty_like(x);
+      const auto mask = torch::empty_like(x, x.options().dtype(torch::kByte));
+      call->run(kernels::FakeQuantizeTask::kForwardMask, {.x = x, .out = y, .mask = mask});
+      context->save_for_backward({mask});
+      return y;
+    }
+    if (saved_of(*call) == Saved::kInput) context->save_for_backward({x});
     return forward_values(*call, x);
+  }
+
+  /// The gradient of x from `dy`, which has no gradient itself.
+  static Tensor gradient(const Call& call, const Tensor& saved, const Tensor& dy) {
+    if (saved_of(call) == Saved::kInput) return backward_values(call, saved.detach(), dy);
+    const auto like = torch::empty_like(saved, dy.options());
+    const auto ordered = detail::same_order(dy, like) ? dy : like.copy_(dy);
+    auto dx = torch::empty_like(ordered);
+    call.run(kernels::FakeQuantizeTask::kBackwardOfMask, {.dy = ordered, .out = dx, .mask = saved});
+    return dx;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -244,16 +284,13 @@ struct FakeQuantizeFunction : torch::autograd::Function<FakeQuantizeFunction> {
     const auto& dy = gradients[0];
     const auto capsule = context->saved_data["call"].toCapsule();
     const auto& call = static_cast<const Call&>(*capsule);
-    const auto& options = call.setting.options;
-    if (options.straight_through == StraightThrough::kUnclipped && options.activation.is_identity())
-      return {dy, {}};
-    const auto x = context->get_saved_variables()[0];
-    if (!torch::GradMode::is_enabled() || !dy.requires_grad())
-      return {backward_values(call, x.detach(), dy), {}};
+    if (saved_of(call) == Saved::kNothing) return {dy, {}};
+    const auto saved = context->get_saved_variables()[0];
+    if (!torch::GradMode::is_enabled() || !dy.requires_grad()) return {gradient(call, saved, dy), {}};
     // A gradient of the gradient is asked for: the pass is linear in dy, its factor is constant almost
     // everywhere.
     const torch::NoGradGuard no_grad;
-    const auto slope = backward_values(call, x.detach(), torch::ones_like(x));
+    const auto slope = gradient(call, saved, torch::ones_like(dy));
     const torch::AutoGradMode with_grad(true);
     return {torch::where(slope == 0, torch::zeros_like(dy), dy * slope), {}};
   }
@@ -305,7 +342,8 @@ Tensor affine_codes(const Tensor& input, const AffineParams& params, const FakeQ
   const auto x =
       input.is_non_overlapping_and_dense() ? input.detach().resolve_neg() : input.detach().contiguous();
   auto codes = torch::empty_like(x, x.options().dtype(torch::kInt));
-  const bool has_nan = Call(std::move(setting), x).run(kernels::FakeQuantizeTask::kCodes, x, {}, codes);
+  const bool has_nan =
+      Call(std::move(setting), x).run(kernels::FakeQuantizeTask::kCodes, {.x = x, .out = codes});
   TORCH_CHECK_VALUE(!has_nan, "qat::affine_codes: the tensor holds a NaN, which has no code");
   return codes;
 }

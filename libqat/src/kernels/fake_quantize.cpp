@@ -15,6 +15,7 @@ struct Part {
   const T* x;
   const T* dy;
   T* out;
+  std::uint8_t* mask;
 };
 
 // The loops; inlined into one function for each instruction set.
@@ -36,6 +37,51 @@ template <Rounding rounding, bool dequantize, int step, class T>
     part.begin += run.length;
     part.x += run.length;
     part.out += run.length;
+  }
+}
+
+template <Rounding rounding, int step, class T>
+[[gnu::always_inline]] inline void quantize_and_mask(const FakeQuantizeJob<T>& job, Part<T> part) {
+  // A gradient that is not clipped passes whatever the code.
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const T qmin = job.clipped ? job.qmin : -infinity;
+  const T qmax = job.clipped ? job.qmax : infinity;
+  const T slope_from = job.slope_from;
+  const T slope_to = job.slope_to;
+  while (part.begin < part.end) {
+    const Run run = run_at<step>(job.view, part.begin, part.end);
+    const T* const scale = job.scale + run.channel;
+    const T* const zero_point = job.zero_point + run.channel;
+    const T* const low = job.low + run.channel;
+    const T* const high = job.high + run.channel;
+    const T* const from = part.x;
+    T* const to = part.out;
+    std::uint8_t* const mask = part.mask;  // bytes may alias anything: the pointers must not be read again
+#pragma omp simd
+    for (std::int64_t i = 0; i < run.length; ++i) {
+      const std::int64_t c = i * step;
+      const T x = from[i];
+      const T code = affine_raw_code<rounding>(x, scale[c], zero_point[c]);
+      to[i] = affine_real(clamp_code(code, low[c], high[c]), scale[c], zero_point[c]);
+      const bool passes = affine_passes(code, qmin, qmax) & (x > slope_from) & (x <= slope_to);
+      mask[i] = static_cast<std::uint8_t>(passes ? 1 : 0);
+    }
+    part.begin += run.length;
+    part.x += run.length;
+    part.out += run.length;
+    part.mask += run.length;
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void pass_mask(const Part<T>& part) {
+  const std::uint8_t* const mask = part.mask;
+  const T* const dy = part.dy;
+  T* const out = part.out;
+#pragma omp simd
+  for (std::int64_t i = 0; i < part.end - part.begin; ++i) {
+    const T gradient = dy[i];
+    out[i] = mask[i] != 0 ? gradient : T(0);
   }
 }
 
@@ -85,8 +131,12 @@ template <Rounding rounding, int step, class T>
       return quantize<rounding, true, step>(job, part);
     case FakeQuantizeTask::kCodes:
       return quantize<rounding, false, step>(job, part);
+    case FakeQuantizeTask::kForwardMask:
+      return quantize_and_mask<rounding, step>(job, part);
     case FakeQuantizeTask::kBackward:
       return pass_clipped<rounding, step>(job, part);
+    case FakeQuantizeTask::kBackwardOfMask:
+      return pass_mask(part);
   }
 }
 
@@ -131,7 +181,8 @@ using Loop = void (*)(const FakeQuantizeJob<T>&, const Part<T>&);
 template <class E, class T>
 [[gnu::always_inline]] inline bool run_blocks(const FakeQuantizeJob<T>& job, std::int64_t begin,
                                               std::int64_t end, Loop<T> loop) {
-  const bool backward = job.task == FakeQuantizeTask::kBackward;
+  const bool of_mask = job.task == FakeQuantizeTask::kBackwardOfMask;
+  const bool backward = job.task == FakeQuantizeTask::kBackward || of_mask;
   alignas(64) T x[kBlock];
   alignas(64) T activated[kBlock];
   alignas(64) T dy[kBlock];
@@ -139,14 +190,15 @@ template <class E, class T>
   bool has_nan = false;
   for (; begin < end; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, end - begin);
-    load<E>(job.x, begin, length, x);
+    if (!of_mask) load<E>(job.x, begin, length, x);
     if (backward) load<E>(job.dy, begin, length, dy);
     if (job.is_leaky) {
 #pragma omp simd
       for (std::int64_t i = 0; i < length; ++i)
         activated[i] = activate(x[i], job.negative_slope, job.upper);
     }
-    loop(job, Part<T>{begin, begin + length, job.is_leaky ? activated : x, dy, out});
+    loop(job, Part<T>{begin, begin + length, job.is_leaky ? activated : x, dy, out,
+                      job.mask != nullptr ? job.mask + begin : nullptr});
     if (job.is_leaky && backward) {
 #pragma omp simd
       for (std::int64_t i = 0; i < length; ++i) {
@@ -167,9 +219,11 @@ template <class T>
 [[gnu::always_inline]] inline bool run_native(const FakeQuantizeJob<T>& job, std::int64_t begin,
                                               std::int64_t end, Loop<T> loop) {
   if (job.is_leaky || job.task == FakeQuantizeTask::kCodes) return run_blocks<T>(job, begin, end, loop);
-  const T* const dy =
-      job.task == FakeQuantizeTask::kBackward ? static_cast<const T*>(job.dy) + begin : nullptr;
-  loop(job, Part<T>{begin, end, static_cast<const T*>(job.x) + begin, dy, static_cast<T*>(job.out) + begin});
+  const auto from = [&](const void* tensor) {
+    return tensor != nullptr ? static_cast<const T*>(tensor) + begin : nullptr;
+  };
+  loop(job, Part<T>{begin, end, from(job.x), from(job.dy), static_cast<T*>(job.out) + begin,
+                    job.mask != nullptr ? job.mask + begin : nullptr});
   return false;
 }
 

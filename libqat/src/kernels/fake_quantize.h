@@ -10,9 +10,11 @@
 namespace qat::kernels {
 
 enum class FakeQuantizeTask : std::int8_t {
-  kForward,   ///< x -> out: real values, type of x.
-  kBackward,  ///< x, dy -> out: gradient of x, type of x.
-  kCodes,     ///< x -> out: int32 codes.
+  kForward,         ///< x -> out: real values, type of x.
+  kForwardMask,     ///< x -> out, mask: the same, and where the gradient will pass. Not if is_leaky.
+  kBackward,        ///< x, dy -> out: gradient of x, type of x.
+  kBackwardOfMask,  ///< mask, dy -> out: the same from the mask, which takes a quarter of the memory of x.
+  kCodes,           ///< x -> out: int32 codes.
 };
 
 /// One fused pass over a dense tensor. `T` is the type of the arithmetic: double for kDouble, else float.
@@ -23,8 +25,7 @@ struct FakeQuantizeJob {
   FakeQuantizeTask task = FakeQuantizeTask::kForward;
   ElementType element = ElementType::kFloat;
   Rounding rounding = Rounding::kHalfToEven;
-  bool clipped =
-      true;  ///< kBackward: the gradient passes only where the code before clamping lies in [qmin, qmax].
+  bool clipped = true;  ///< the gradient passes only where the code before clamping lies in [qmin, qmax].
   ChannelView view;
   const T* scale = nullptr;       ///< one for each channel of the view.
   const T* zero_point = nullptr;  ///< integers, one for each channel.
@@ -41,6 +42,7 @@ struct FakeQuantizeJob {
   const void* x = nullptr;
   const void* dy = nullptr;
   void* out = nullptr;
+  std::uint8_t* mask = nullptr;  ///< one byte an element, 0 or 1, in the order of x.
 };
 
 /// Does the elements [begin, end). Returns whether a NaN was met (kCodes only; its code is unspecified).

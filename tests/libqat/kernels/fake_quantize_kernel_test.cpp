@@ -123,6 +123,37 @@ TEMPLATE_TEST_CASE("fake-quantize kernels give the same bits on all instruction 
   CHECK(compared >= 3 * 3 * 3 * 2 * 2 * 3);
 }
 
+TEMPLATE_TEST_CASE("a mask carries the gradient as well as the input does, on all instruction sets", "",
+                   float, double) {
+  for (const std::int64_t inner : {1, 3, 33}) {
+    Example<TestType> example(inner);
+    auto& job = example.job;
+    for (const auto rounding : {Rounding::kHalfToEven, Rounding::kHalfAwayFromZero, Rounding::kHalfUp}) {
+      for (const bool clipped : {true, false}) {
+        job.rounding = rounding;
+        job.clipped = clipped;
+        job.task = FakeQuantizeTask::kForward;
+        const auto values = example.run(InstructionSet::kDefault, example.view.size());
+        job.task = FakeQuantizeTask::kBackward;
+        const auto gradient = example.run(InstructionSet::kDefault, example.view.size());
+        for (const auto set : kSets) {
+          if (!is_supported(set)) continue;
+          CAPTURE(inner, static_cast<int>(rounding), clipped, static_cast<int>(set));
+          std::vector<std::uint8_t> mask(example.x.size(), 7);
+          job.mask = mask.data();
+          job.task = FakeQuantizeTask::kForwardMask;
+          CHECK(example.run(set, 10) == values);
+          job.task = FakeQuantizeTask::kBackwardOfMask;
+          job.x = nullptr;
+          CHECK(example.run(set, 10) == gradient);
+          job.x = example.x.data();
+          CHECK(std::all_of(mask.begin(), mask.end(), [](std::uint8_t byte) { return byte <= 1; }));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("fake-quantize kernels agree with a plain loop over the element functions") {
   for (const std::int64_t inner : {1, 33}) {
     Example<float> example(inner);
