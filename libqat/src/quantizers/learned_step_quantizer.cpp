@@ -26,6 +26,7 @@ constexpr detail::EnumNames<LearnedStepKind, 4> kLearnedStepKindNames{
 
 constexpr double kLargestScale = 0x1p63;
 constexpr double kLargestLog2 = 31;
+constexpr double kLeastPartLog2 = -10;  // of a start value
 
 const char* parameter_name(LearnedStepKind kind) {
   return kind == LearnedStepKind::kPact ? "alpha" : (kind == LearnedStepKind::kTqt ? "log2_t" : "scale");
@@ -54,6 +55,8 @@ LearnedStepQuantizer::LearnedStepQuantizer(LearnedStepOptions options) : options
   register_parameter(parameter_name(options_.kind), torch::ones(shape, torch::kFloat));
   if (options_.kind == LearnedStepKind::kLsqPlus)
     register_parameter("offset", torch::zeros(shape, torch::kFloat));
+  const double least = options_.kind == LearnedStepKind::kTqt ? -kLargestLog2 : kScaleFloor;
+  least_ = register_buffer("least", torch::full(shape, least, torch::kFloat));
 }
 
 UniformGrid LearnedStepQuantizer::grid(std::int64_t elements) const {
@@ -113,7 +116,15 @@ void LearnedStepQuantizer::hold_in_bounds() {
     const double max = is_log ? kLargestLog2 : kLargestScale;
     const double min = is_log ? -kLargestLog2 : (is_offset ? -kLargestScale : kScaleFloor);
     parameter.value().nan_to_num_(is_offset ? 0.0 : min, max, min).clamp_(min, max);
+    if (!is_offset) parameter.value().clamp_min_(least_);
   }
+}
+
+void LearnedStepQuantizer::set_start(const Tensor& value) {
+  const bool is_log = options_.kind == LearnedStepKind::kTqt;
+  named_parameters()[parameter_name(options_.kind)].copy_(value);
+  least_.copy_(is_log ? (value + kLeastPartLog2).clamp_min(-kLargestLog2)
+                      : (value * std::exp2(kLeastPartLog2)).clamp_min(kScaleFloor));
 }
 
 void LearnedStepQuantizer::start_from(const ValueRange& values) {
@@ -133,14 +144,14 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
       parameters["offset"].copy_(-params.zero_point.to(torch::kDouble) * scale);
       [[fallthrough]];
     case LearnedStepKind::kLsq:
-      parameter.copy_(scale);
+      set_start(scale);
       return;
     case LearnedStepKind::kPact:
-      parameter.copy_(scale * options_.range.qmax());
+      set_start(scale * options_.range.qmax());
       return;
     case LearnedStepKind::kTqt: {
       const auto steps = options_.range.bits() - (options_.range.is_signed() ? 1 : 0);
-      parameter.copy_(
+      set_start(
           torch::log2(scale * std::exp2(static_cast<double>(steps))).clamp(-kLargestLog2, kLargestLog2));
       return;
     }
@@ -158,7 +169,7 @@ void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
   TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ",
                     scale.numel(), " channels, got shape ", x.sizes());
   const auto usable = (start > 0) & torch::isfinite(start);
-  scale.copy_(torch::where(usable, start, torch::full_like(start, kZeroRangeScale)));
+  set_start(torch::where(usable, start, torch::full_like(start, kZeroRangeScale)));
 }
 
 std::string LearnedStepQuantizer::config() const {

@@ -85,7 +85,7 @@ TEST_CASE("each parameter is registered once, with the shape of the channels") {
       CHECK(parameter.requires_grad());
     }
     CHECK(tensor.parameters()[0].dim() == 0);
-    CHECK(tensor.buffers().empty());
+    CHECK(tensor.named_buffers().keys() == std::vector<std::string>{"least"});
   }
 }
 
@@ -212,6 +212,29 @@ TEST_CASE("case 89: a scale that a step carried through zero stays usable and gr
     optimizer.step();
     CHECK(number(quantizer, "scale") == Approx(0.15));
   }
+}
+
+TEST_CASE("After a start no step makes a scale smaller than 2^-10 of it") {
+  for (const auto kind : kKinds) {
+    LearnedStepQuantizer quantizer({.kind = kind, .range = range_of(kind, false), .axis = 0, .channels = 2});
+    quantizer.start_from({torch::tensor({0.0F, 0.0F}), torch::tensor({1.0F, 6.0F})});
+    const auto parameter = quantizer.parameters()[0];
+    const auto start = parameter.detach().clone();
+    {
+      const torch::NoGradGuard no_grad;
+      parameter.fill_(-1e6);
+    }
+    quantizer.hold_in_bounds();
+    CAPTURE(qat::to_string(kind));
+    const auto least = kind == LearnedStepKind::kTqt ? start - 10 : start * 0x1p-10;
+    CHECK(torch::equal(parameter, least));
+  }
+  LearnedStepQuantizer weights({.kind = LearnedStepKind::kLsq, .range = kInt4});
+  weights.start_from_tensor(values({1, -1, 1, -1}));
+  const double start = number(weights, "scale");
+  set(weights, "scale", 0);
+  weights.hold_in_bounds();
+  CHECK(number(weights, "scale") == start * 0x1p-10);
 }
 
 TEST_CASE("hold_in_bounds repairs parameters of every kind") {

@@ -34,6 +34,10 @@ struct LearnedStepOptions {
 /// are stored as they are and used held in [2^-63 (kScaleFloor), 2^63]; log2_t in [-31, 31]. Outside, a
 /// parameter gets a gradient only if that points inward: it can grow again.
 ///
+/// After a start, hold_in_bounds keeps scale and alpha at 2^-10 of their start values or above (log2_t: 10
+/// below): a large step of the optimizer makes a scale small, not zero, and biases at it stay within int32.
+/// Buffer `least`, shape of the parameter; kScaleFloor (-31) until a start.
+///
 /// Gradient: elements strictly between the ends of the range give it to x (an element on an end or within
 /// half a step beyond it belongs to the end; TQT: to x), the others to the parameter by the code they
 /// saturate at; all give their rounding error to the scale.
@@ -67,7 +71,10 @@ class LearnedStepQuantizer : public Quantizer {
  private:
   std::int64_t channel_elements(const torch::Tensor& x) const;
 
+  void set_start(const torch::Tensor& value);
+
   LearnedStepOptions options_;
+  torch::Tensor least_;
 };
 
 }  // namespace qat
