@@ -15,8 +15,10 @@ namespace {
 using torch::Tensor;
 
 std::shared_ptr<qat::Quantizer> quantizer_of(const std::string& family) {
-  const qat::AffineQuantizerOptions options{.range = qat::IntegerRange(4, qat::Signedness::kSigned), .axis = 1};
-  return qat::make_quantizer(family, options, {torch::tensor({-1.0F, -2.0F, -0.3F}), torch::tensor({0.8F, 2.0F, 0.5F})});
+  const qat::AffineQuantizerOptions options{.range = qat::IntegerRange(4, qat::Signedness::kSigned),
+                                            .axis = 1};
+  return qat::make_quantizer(family, options,
+                             {torch::tensor({-1.0F, -2.0F, -0.3F}), torch::tensor({0.8F, 2.0F, 0.5F})});
 }
 
 struct GridResult {
@@ -41,8 +43,8 @@ TEST_CASE("on a GPU quantizers derive the grids and the gradients of their param
   torch::manual_seed(5);
   const auto x = torch::randn({4, 3, 17});
   const auto dy = torch::randn_like(x);
-  for (const std::string family : {"lsq", "lsq_plus", "tqt", "fp_n_m", "fp_b_xmax", "fp_d_xmax", "fp_d_b", "pow2_n_m",
-                                   "pow2_b_xmax", "pow2_b_xmin", "pow2_xmin_xmax"}) {
+  for (const std::string family : {"lsq", "lsq_plus", "tqt", "fp_n_m", "fp_b_xmax", "fp_d_xmax", "fp_d_b",
+                                   "pow2_n_m", "pow2_b_xmax", "pow2_b_xmin", "pow2_xmin_xmax"}) {
     CAPTURE(family);
     const auto expected = result_on(torch::kCPU, family, x, dy);
     const auto actual = result_on(torch::kCUDA, family, x, dy);
