@@ -133,9 +133,12 @@ void check_layer_paths(const RunConfig& config, torch::nn::Module& model) {
 
 QATConfig scheduler_config(const RunConfig& config) {
   auto result = preset_config(config.preset);
+  if (!config.bn_folding.empty())
+    result.bn_folding = config.bn_folding == "off" ? BatchNormFolding::kOff : BatchNormFolding::kOnce;
   result.weight_bits = config.weight_bits;
   result.activation_bits = config.activation_bits;
   result.input_bits = config.input_bits;
+  result.residual_bits = config.residual_bits;
   result.layer_weight_bits = config.weight_bits_by_layer();
   result.weight_quantizer = weight_family(config);
   result.activation_quantizer = activation_family(config);

@@ -28,12 +28,14 @@ struct RunConfig {
 
   std::string model = "resnet8";        ///< see `model_names()`.
   std::string preset = "integer_only";  ///< see `preset_config`.
+  std::string bn_folding;               ///< "off", "once"; empty: as the preset says.
   std::string quantizer = "affine";     ///< family of the quantizers, see `make_quantizer`.
   std::string weight_quantizer;         ///< of weights; empty: `quantizer`.
   std::string activation_quantizer;     ///< of activations; empty: `quantizer`.
   std::int64_t weight_bits = 8;
   std::int64_t activation_bits = 8;
   std::int64_t input_bits = 8;              ///< of the network's input.
+  std::int64_t residual_bits = 8;           ///< of the operands of Add, see QATConfig.
   std::string weight_start = "statistics";  ///< where their scales start: "statistics" or "mse".
   std::string layer_weight_bits;            ///< "conv=8,fc=8": layers with another width.
   double weight_budget_kb = 0;              ///< the packed weights never take more; 0: no limit.

@@ -83,7 +83,7 @@ inline std::set<std::string> activations(const detail::Placement& placement) {
   std::set<std::string> texts;
   for (const auto& group : placement.activations) {
     std::string text;
-    for (const auto& slot : group)
+    for (const auto& slot : group.slots)
       text += (text.empty() ? "" : " = ") + slot.layer + "." + slot.id.name();
     texts.insert(text);
   }

@@ -141,6 +141,49 @@ TEST_CASE("A sum of a tensor with itself has one quantizer", "[schedulers]") {
         Texts{"add.input_slot -> conv.output_slot", "add.input_slot_1 -> conv.output_slot"});
 }
 
+TEST_CASE("Sums are wider than the products that read them", "[schedulers]") {
+  GraphBuilder g;
+  const auto x = g.input();
+  const auto stem = g.layer("ReLU", "stem_relu", {g.layer("Conv2d", "stem", {x})});
+  const auto branch = g.layer("Conv2d", "branch", {stem});
+  const auto sum = g.layer("ReLU", "relu", {g.layer("Add", "add", {branch, stem})});
+  const auto a = g.layer("Conv2d", "a", {stem});
+  g.output(g.layer("Conv2d", "last", {sum}));
+  g.output(a);
+  QATConfig config = nothing_skipped();
+  config.activation_bits = 4;
+  config.input_bits = 8;
+  const auto bits = [](const detail::Placement& placement) {
+    std::map<std::string, std::int64_t> result;
+    for (const auto& group : placement.activations)
+      result[group.owner().layer + "." + group.owner().id.name()] = group.bits;
+    return result;
+  };
+  const auto narrow = g.place(config);
+  CHECK(bits(narrow) == std::map<std::string, std::int64_t>{
+                            {"stem.input_slot", 8}, {"stem_relu.output_slot", 4}, {"relu.output_slot", 4}});
+
+  config.residual_bits = 8;
+  const auto wide = g.place(config);
+  CHECK(bits(wide) == std::map<std::string, std::int64_t>{{"stem.input_slot", 8},
+                                                          {"stem_relu.output_slot", 8},
+                                                          {"branch.input_slot", 4},
+                                                          {"relu.output_slot", 4}});
+  CHECK(links(wide) == Texts{"a.input_slot => branch.input_slot", "add.input_slot -> stem_relu.output_slot",
+                             "add.input_slot_1 -> stem_relu.output_slot",
+                             "last.input_slot -> relu.output_slot"});
+  CHECK(activations(wide).contains("stem_relu.output_slot = branch.output_slot"));
+
+  config.layer_activation_bits = {{"branch", 3}, {"stem_relu", 6}};
+  CHECK(bits(g.place(config))["branch.input_slot"] == 3);
+  CHECK(bits(g.place(config))["stem_relu.output_slot"] == 6);
+
+  config = nothing_skipped();
+  config.activation_bits = 10;
+  config.residual_bits = 8;  // the fewest
+  CHECK(activations(g.place(config)) == activations(narrow));
+}
+
 TEST_CASE("A concatenation of three carries the scale of its operands", "[schedulers]") {
   GraphBuilder g;
   const auto x = g.input();

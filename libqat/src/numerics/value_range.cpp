@@ -145,18 +145,83 @@ ValueRange range_by_tensor_operations(const torch::Tensor& x, std::optional<std:
           torch::nan_to_num(rows, -infinity, -infinity, -infinity).amax(1).add(0.0).reshape(shape)};
 }
 
-}  // namespace
+struct MagnitudeSum {
+  double sum = 0;
+  std::int64_t count = 0;
+};
 
-ValueRange finite_range(const torch::Tensor& x, std::optional<std::int64_t> axis) {
-  TORCH_CHECK_TYPE(x.is_floating_point(), "qat::finite_range: expected a real floating point tensor, got ",
-                   x.dtype());
+/// Of at most kSumChunk elements. Lanes of float32 hold few enough numbers each for their error to stay far
+/// below that of the mean as float32.
+constexpr std::int64_t kSumChunk = 4096;
+MagnitudeSum magnitude_sum(const float* x, std::int64_t n) {
+  constexpr std::int64_t kLanes = 16;
+  float lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (std::int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += std::fabs(x[i + lane]);
+  }
+  MagnitudeSum all{0, n};
+  for (const float lane : lanes)
+    all.sum += static_cast<double>(lane);
+  for (; i < n; ++i)
+    all.sum += static_cast<double>(std::fabs(x[i]));
+  if (std::isfinite(all.sum)) return all;
+  all = {};
+  for (std::int64_t k = 0; k < n; ++k) {
+    if (!std::isfinite(x[k])) continue;
+    all.sum += static_cast<double>(std::fabs(x[k]));
+    ++all.count;
+  }
+  return all;
+}
+
+torch::Tensor mean_on_host(const torch::Tensor& x) {
+  const auto dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  const float* data = dense.const_data_ptr<float>();
+  const std::int64_t n = dense.numel();
+  std::vector<MagnitudeSum> sums(static_cast<std::size_t>((n + kSumChunk - 1) / kSumChunk));
+  at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t k = begin; k < end; ++k)
+      sums[static_cast<std::size_t>(k)] =
+          magnitude_sum(data + k * kSumChunk, std::min(kSumChunk, n - k * kSumChunk));
+  });
+  MagnitudeSum all;
+  for (const MagnitudeSum& part : sums)
+    all = {all.sum + part.sum, all.count + part.count};
+  const double mean = all.count == 0 ? 0.0 : all.sum / static_cast<double>(all.count);
+  return torch::full({}, static_cast<float>(mean), torch::kFloat);
+}
+
+torch::Tensor mean_by_tensor_operations(const torch::Tensor& x, std::optional<std::int64_t> axis) {
+  const auto rows = axis ? x.movedim(*axis, 0).flatten(1) : x.flatten().unsqueeze(0);
+  const auto shape = axis ? std::vector<std::int64_t>{rows.size(0)} : std::vector<std::int64_t>{};
+  const auto sums = torch::nan_to_num(rows, 0.0, 0.0, 0.0).abs().sum(1, false, torch::kDouble);
+  const auto counts = torch::isfinite(rows).sum(1).clamp_min(1);
+  return (sums / counts).to(torch::kFloat).reshape(shape);
+}
+
+torch::Tensor real_values(const char* who, const torch::Tensor& x, std::optional<std::int64_t>& axis) {
+  TORCH_CHECK_TYPE(x.is_floating_point(), who, ": expected a real floating point tensor, got ", x.dtype());
   if (axis) {
-    TORCH_CHECK_INDEX(*axis >= -x.dim() && *axis < x.dim(), "qat::finite_range: no channel axis ", *axis,
+    TORCH_CHECK_INDEX(*axis >= -x.dim() && *axis < x.dim(), who, ": no channel axis ", *axis,
                       " in a tensor of shape ", x.sizes());
     if (*axis < 0) *axis += x.dim();
   }
-  const auto values = x.detach().to(torch::kFloat);
+  return x.detach().to(torch::kFloat);
+}
+
+}  // namespace
+
+ValueRange finite_range(const torch::Tensor& x, std::optional<std::int64_t> axis) {
+  const auto values = real_values("qat::finite_range", x, axis);
   return x.is_cpu() ? range_on_host(values, axis) : range_by_tensor_operations(values, axis);
+}
+
+torch::Tensor mean_magnitude(const torch::Tensor& x, std::optional<std::int64_t> axis) {
+  const auto values = real_values("qat::mean_magnitude", x, axis);
+  return x.is_cpu() && !axis ? mean_on_host(values) : mean_by_tensor_operations(values, axis);
 }
 
 }  // namespace qat

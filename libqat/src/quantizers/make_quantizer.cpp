@@ -6,6 +6,8 @@
 #include <qat/quantizers/parametric_quantizer.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace qat {
 namespace {
@@ -152,6 +154,14 @@ bool has_learned_width(std::string_view family) {
 
 std::int64_t most_bits(std::string_view family, std::int64_t bits) {
   return family.starts_with("pow2_") ? std::min<std::int64_t>(bits, 4) : bits;
+}
+
+ValueRange start_range(const ValueRange& recorded, const torch::Tensor& mean_magnitude,
+                       const IntegerRange& codes) {
+  const double factor = 2.0 * std::sqrt(static_cast<double>(codes.qmax()));
+  const auto limit = torch::where(mean_magnitude > 0, mean_magnitude * factor,
+                                  torch::full_like(mean_magnitude, std::numeric_limits<float>::max()));
+  return {torch::maximum(recorded.min, -limit), torch::minimum(recorded.max, limit)};
 }
 
 std::shared_ptr<Quantizer> make_quantizer(std::string_view family, const AffineQuantizerOptions& options,

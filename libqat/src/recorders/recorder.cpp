@@ -59,6 +59,7 @@ Recorder::Recorder(RecorderOptions options) : TensorModule("qat::Recorder"), opt
                     "qat::Recorder: expected a decay in [0, 1), got ", options_.decay);
   min_val_ = register_buffer("min_val", torch::empty({}, torch::kFloat));
   max_val_ = register_buffer("max_val", torch::empty({}, torch::kFloat));
+  mean_abs_ = register_buffer("mean_abs", torch::empty({}, torch::kFloat));
   recorded_ = register_buffer("recorded", torch::empty({}, torch::kLong));
   reset();
 }
@@ -74,6 +75,7 @@ void Recorder::resize_state(torch::IntArrayRef shape) {
   const double start = options_.behaviour == RecorderBehaviour::kNnabla ? 0.0 : kNothing;
   min_val_.set_data(torch::full(shape, start, min_val_.options()));
   max_val_.set_data(torch::full(shape, -start, max_val_.options()));
+  mean_abs_.set_data(torch::zeros(shape, mean_abs_.options()));
 }
 
 torch::Tensor Recorder::forward(const torch::Tensor& x) {
@@ -92,12 +94,17 @@ void Recorder::record(const torch::Tensor& x) {
                     ", got a tensor of shape ", x.sizes(), "; reset the recorder to record other channels");
   min = min.to(min_val_.device());
   max = max.to(max_val_.device());
-  if (process_reduction()) process_reduction()(min, max);
+  auto mean_abs = qat::mean_magnitude(x, options_.axis).to(mean_abs_.device());
+  if (process_reduction()) {
+    process_reduction()(min, max);
+    auto least_mean = mean_abs.clone();
+    process_reduction()(least_mean, mean_abs);
+  }
   if (min_val_.sizes() != min.sizes()) resize_state(min.sizes());
-  update(min, max);
+  update(min, max, mean_abs);
 }
 
-void Recorder::update(torch::Tensor min, torch::Tensor max) {
+void Recorder::update(torch::Tensor min, torch::Tensor max, const torch::Tensor& mean_abs) {
   const auto seen = min <= max;
   if (!is_minmax(options_.kind)) {
     const bool is_plain_maximum =
@@ -121,6 +128,7 @@ void Recorder::update(torch::Tensor min, torch::Tensor max) {
   }
   min_val_.copy_(min);
   max_val_.copy_(max);
+  mean_abs_.copy_(torch::maximum(mean_abs_, mean_abs));
   recorded_.add_(seen.any());
 }
 
@@ -129,6 +137,10 @@ ValueRange Recorder::range() const {
   const torch::NoGradGuard no_grad;
   const auto unseen = min_val_ == kNothing;
   return {min_val_.masked_fill(unseen, 0.0), max_val_.masked_fill(unseen, 0.0)};
+}
+
+torch::Tensor Recorder::mean_magnitude() const {
+  return mean_abs_.clone();
 }
 
 std::int64_t Recorder::recorded() const {
@@ -142,14 +154,18 @@ void Recorder::set_reduction(Reduction reduction) {
 void Recorder::load(torch::serialize::InputArchive& archive) {
   const auto min = read_buffer(archive, "min_val", min_val_);
   const auto max = read_buffer(archive, "max_val", max_val_);
+  const auto mean_abs = read_buffer(archive, "mean_abs", mean_abs_);
   const auto recorded = read_buffer(archive, "recorded", recorded_);
   TORCH_CHECK(min.dim() == min_val_.dim() && (min.sizes() == min_val_.sizes() || min_val_.numel() == 0),
               "qat::Recorder: min_val has shape ", min_val_.sizes(), ", the file holds ", min.sizes());
   TORCH_CHECK(max.sizes() == min.sizes(), "qat::Recorder: the file holds min_val of shape ", min.sizes(),
               " and max_val of shape ", max.sizes());
+  TORCH_CHECK(mean_abs.sizes() == min.sizes(), "qat::Recorder: the file holds min_val of shape ", min.sizes(),
+              " and mean_abs of shape ", mean_abs.sizes());
   TORCH_CHECK(recorded.dim() == 0, "qat::Recorder: recorded has shape [], the file holds ", recorded.sizes());
   min_val_.set_data(min);
   max_val_.set_data(max);
+  mean_abs_.set_data(mean_abs);
   recorded_.set_data(recorded);
 }
 

@@ -164,6 +164,7 @@ class Placer {
       const std::int64_t origin = origin_[input];
       needed_[origin] = true;
       if (!traits_of(node)->inputs_share_scale) continue;
+      if (!traits_of(node)->joins) added_.insert(origin);
       if (first) group_[find_group(origin)] = find_group(*first);
       first = first.value_or(origin);
     }
@@ -180,7 +181,8 @@ class Placer {
         for (std::size_t i = 0; i < node.inputs.size(); ++i) {
           const std::int64_t origin = origin_[node.inputs[i]];
           const PlacedSlot slot{node.path, {SlotId::Kind::kInput, static_cast<std::int64_t>(i)}};
-          if (needed_[origin]) readers_[origin].push_back({slot, node.inputs[i], quantized});
+          const bool multiplies = quantized && traits_of(node)->has_weight;
+          if (needed_[origin]) readers_[origin].push_back({slot, node.inputs[i], quantized, multiplies});
         }
       }
     }
@@ -192,26 +194,61 @@ class Placer {
       const GraphNode* maker = layer_that_made(tensor.id);
       if (maker && joins(*maker)) continue;  // its operands carry the scale
       if (maker) {
-        members_of(tensor.id).push_back({maker->path, {SlotId::Kind::kOutput, 0}});
+        slots_of(tensor.id).push_back({maker->path, {SlotId::Kind::kOutput, 0}});
         continue;
       }
       // No layer made it: the first reader of each view of it does the quantizing.
       std::set<std::int64_t> views;
       for (const Reader& reader : readers_[tensor.id]) {
-        if (views.insert(reader.tensor).second) members_of(tensor.id).push_back(reader.slot);
+        if (views.insert(reader.tensor).second) slots_of(tensor.id).push_back(reader.slot);
       }
     }
+    set_widths();
     for (const GraphTensor& tensor : graph_.tensors) {
-      if (!needed_[tensor.id]) continue;
-      const bool arrives_quantized = layer_that_made(tensor.id) != nullptr;
-      const ScaleGroup& members = members_of(tensor.id);
-      for (const Reader& reader : readers_[tensor.id]) {
-        const bool is_member = std::find(members.begin(), members.end(), reader.slot) != members.end();
-        if (is_member || (arrives_quantized && !reader.quantized)) continue;
-        placement_.links.push_back({reader.slot, members.front(), !arrives_quantized});
+      if (needed_[tensor.id]) link_readers(tensor.id);
+    }
+  }
+
+  void set_widths() {
+    for (const std::int64_t tensor : added_)
+      added_groups_.insert(find_group(tensor));
+    for (const auto& [representative, index] : group_index_) {
+      ScaleGroup& group = placement_.activations[index];
+      const bool is_input = group.owner().id.kind == SlotId::Kind::kInput;
+      std::int64_t bits = is_input && config_.input_bits != 0 ? config_.input_bits : config_.activation_bits;
+      if (added_groups_.contains(representative)) bits = std::max(bits, config_.residual_bits);
+      group.bits = bits_of(group.owner().layer, bits);
+    }
+  }
+
+  std::int64_t bits_of(const std::string& layer, std::int64_t otherwise) const {
+    const auto found = config_.layer_activation_bits.find(layer);
+    return found == config_.layer_activation_bits.end() ? otherwise : found->second;
+  }
+
+  void link_readers(std::int64_t tensor) {
+    const bool arrives_quantized = layer_that_made(tensor) != nullptr;
+    const ScaleGroup group = members_of(tensor);
+    const bool is_wide = arrives_quantized && added_groups_.contains(find_group(tensor));
+    std::optional<PlacedSlot> narrow;
+    for (const Reader& reader : readers_[tensor]) {
+      const bool is_member =
+          std::find(group.slots.begin(), group.slots.end(), reader.slot) != group.slots.end();
+      if (is_member || (arrives_quantized && !reader.quantized)) continue;
+      const std::int64_t wanted = bits_of(reader.slot.layer, config_.activation_bits);
+      const bool narrows = is_wide && reader.multiplies && wanted < group.bits;
+      if (narrows && narrow) {
+        placement_.links.push_back({reader.slot, *narrow, true});
+      } else if (narrows) {
+        narrow = reader.slot;
+        placement_.activations.push_back({{reader.slot}, wanted});
+      } else {
+        placement_.links.push_back({reader.slot, group.owner(), !arrives_quantized});
       }
     }
   }
+
+  std::vector<PlacedSlot>& slots_of(std::int64_t tensor) { return members_of(tensor).slots; }
 
   ScaleGroup& members_of(std::int64_t tensor) {
     const auto [found, is_new] = group_index_.try_emplace(find_group(tensor), placement_.activations.size());
@@ -234,7 +271,7 @@ class Placer {
   void check_calls() const {
     std::set<std::string> occupied;
     for (const ScaleGroup& group : placement_.activations) {
-      for (const PlacedSlot& slot : group)
+      for (const PlacedSlot& slot : group.slots)
         occupied.insert(slot.layer);
     }
     for (const PlacedSlot& slot : placement_.weights)
@@ -254,6 +291,7 @@ class Placer {
     PlacedSlot slot;
     std::int64_t tensor;  // what it reads: the origin or a view of it
     bool quantized;
+    bool multiplies;  // quantized, with a weight
   };
 
   const Graph& graph_;
@@ -267,6 +305,8 @@ class Placer {
   std::vector<std::int64_t> group_;           // by tensor: union-find over shared scales
   std::vector<bool> needed_;                  // by tensor: gets a quantizer
   std::vector<std::vector<Reader>> readers_;  // by origin
+  std::set<std::int64_t> added_;              // operands of Add or Sub
+  std::set<std::int64_t> added_groups_;       // representatives of their groups
   std::map<std::int64_t, std::size_t>
       group_index_;  // representative of a group -> its index in the placement
   Placement placement_;

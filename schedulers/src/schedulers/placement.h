@@ -4,6 +4,7 @@
 #include <qat/nn/quantizable_layer.h>
 #include <qat/schedulers/qat_config.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -42,7 +43,12 @@ struct PlacedLink {
 
 /// Activations that share one scale, by the slots at which they are recorded, so that their joint range is
 /// known. The first slot owns the quantizer later, the others link to it.
-using ScaleGroup = std::vector<PlacedSlot>;
+struct ScaleGroup {
+  std::vector<PlacedSlot> slots;
+  std::int64_t bits = 8;  ///< as configured: the width, or the most where it learns.
+
+  const PlacedSlot& owner() const { return slots.front(); }
+};
 
 /// Which slot of which layer gets what.
 struct Placement {
@@ -55,12 +61,14 @@ struct Placement {
 /// Decides what is quantized where. Linear in the size of the graph.
 ///
 /// A layer is quantized if record_layers names its class (or is empty) and it is not skipped; then its
-/// weight, its bias and each tensor that it reads are. One tensor has one quantizer: in the output slot of
-/// the layer that made it (looked for through nodes that keep codes), or, for the model's inputs and the
-/// results of functional code, in the input slot of its first reader. Not quantized: a layer's output that
-/// goes nowhere but into a fusable activation (the activation's output is, if a quantized layer reads it),
-/// integer tensors, what no quantized layer reads, the model's outputs for their own sake. Operands of Add,
-/// Sub and Cat share one scale, transitively; Cat's output has it too. Skipped: a layer of a class in
+/// weight, its bias and each tensor that it reads are. One tensor has one quantizer (but see below): in the
+/// output slot of the layer that made it (looked for through nodes that keep codes), or, for the model's
+/// inputs and the results of functional code, in the input slot of its first reader. Not quantized: a layer's
+/// output that goes nowhere but into a fusable activation (the activation's output is, if a quantized layer
+/// reads it), integer tensors, what no quantized layer reads, the model's outputs for their own sake.
+/// Operands of Add, Sub and Cat share one scale, transitively; Cat's output has it too. Operands of Add and
+/// Sub are as wide as residual_bits says; layers with a weight that would read fewer bits narrow such a
+/// tensor, by a quantizer in the input slot of the first of them. Skipped: a layer of a class in
 /// skip_inputs_layers with no layer of such a class upstream, correspondingly outputs.
 ///
 /// `traits`: the model's layers; a layer node that is not there (and each functional operation) has no slots.

@@ -75,6 +75,7 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("weight_bits", config.weight_bits);
   visit("activation_bits", config.activation_bits);
   visit("input_bits", config.input_bits);
+  visit("residual_bits", config.residual_bits);
   visit("layer_weight_bits", config.layer_weight_bits);
   visit("layer_activation_bits", config.layer_activation_bits);
   visit("weight_quantizer", config.weight_quantizer);
@@ -198,6 +199,7 @@ void QATConfig::validate() const {
                     weight_bits, "; dorefa weights have 2 to 8");
   check_bits("activation_bits", activation_bits);
   if (input_bits != 0) check_bits("input_bits", input_bits);
+  if (residual_bits != 0) check_bits("residual_bits", residual_bits);
   for (const auto& [path, bits] : layer_weight_bits) {
     TORCH_CHECK_VALUE(bits >= fewest && bits <= most, "QATConfig: layer_weight_bits of ", path,
                       " must lie in [", fewest, ", ", most, "], got ", bits,
@@ -253,6 +255,7 @@ QATConfig integer_only_config() {
   QATConfig config;
   config.niter_to_recording = -1;
   config.niter_to_training = -1;
+  config.residual_bits = 8;
   config.channel_wise = true;
   config.narrow_range = true;
   config.activation_range = ActivationRange::kAuto;

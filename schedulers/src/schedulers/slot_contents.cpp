@@ -50,12 +50,16 @@ std::shared_ptr<Quantizer> weight_quantizer(QuantizableLayer& layer, const std::
                         config.weight_start);
 }
 
-std::shared_ptr<Quantizer> activation_quantizer(const PlacedSlot& slot, const ValueRange& range,
+/// What recorders saw of a tensor, or of all that share its scale.
+struct Seen {
+  ValueRange range;
+  torch::Tensor mean_magnitude;
+};
+
+std::shared_ptr<Quantizer> activation_quantizer(std::int64_t bits, const Seen& seen,
                                                 const QATConfig& config) {
+  const ValueRange& range = seen.range;
   AffineQuantizerOptions options = common_options(config);
-  const bool is_input = slot.id.kind == nn::SlotId::Kind::kInput;
-  std::int64_t bits = is_input && config.input_bits != 0 ? config.input_bits : config.activation_bits;
-  bits = bits_of(config.layer_activation_bits, slot.layer, bits);
   if (config.activation_range == ActivationRange::kSigned) {
     options.range = IntegerRange(bits, Signedness::kSigned, width(config));
   } else {
@@ -67,12 +71,15 @@ std::shared_ptr<Quantizer> activation_quantizer(const PlacedSlot& slot, const Va
                                                      : IntegerRange(bits, Signedness::kSigned, width(config));
     options.symmetry = starts_at_zero || !has_zero_point ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
   }
-  return make_quantizer(config.activation_quantizer, options, range);
+  if (config.activation_quantizer == "affine") return make_quantizer("affine", options, range);
+  return make_quantizer(config.activation_quantizer, options,
+                        start_range(range, seen.mean_magnitude, options.range));
 }
 
-ValueRange joint(const std::optional<ValueRange>& a, const ValueRange& b) {
+Seen joint(const std::optional<Seen>& a, const Seen& b) {
   if (!a) return b;
-  return {torch::minimum(a->min, b.min), torch::maximum(a->max, b.max)};
+  return {{torch::minimum(a->range.min, b.range.min), torch::maximum(a->range.max, b.range.max)},
+          torch::maximum(a->mean_magnitude, b.mean_magnitude)};
 }
 
 // What recorders saw; collects the slots that saw nothing.
@@ -81,11 +88,11 @@ class Recorded {
   explicit Recorded(const LayerMap& layers) : layers_(layers) {}
 
   // nullopt if the slot holds a quantizer, or nothing was recorded.
-  std::optional<ValueRange> range(const PlacedSlot& slot) {
+  std::optional<Seen> by(const PlacedSlot& slot) {
     const auto content = layers_.at(slot.layer)->slot(slot.id);
     if (std::dynamic_pointer_cast<Quantizer>(content)) return std::nullopt;
     const auto recorder = std::dynamic_pointer_cast<Recorder>(content);
-    if (recorder && recorder->recorded() > 0) return recorder->range();
+    if (recorder && recorder->recorded() > 0) return Seen{recorder->range(), recorder->mean_magnitude()};
     missing_.push_back(slot_path(slot));
     return std::nullopt;
   }
@@ -137,7 +144,7 @@ std::string slot_path(const PlacedSlot& slot) {
 void fill_with_recorders(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
   const SlotFiller fill(layers);
   for (const ScaleGroup& group : placement.activations) {
-    for (const PlacedSlot& slot : group) {
+    for (const PlacedSlot& slot : group.slots) {
       const RecorderOptions options{.kind = config.recorder_activation, .decay = config.recorder_decay};
       fill(slot, std::make_shared<Recorder>(options));
     }
@@ -152,30 +159,33 @@ void fill_with_recorders(const Placement& placement, const LayerMap& layers, con
 
 void fill_with_quantizers(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
   Recorded recorded(layers);
-  std::vector<std::optional<ValueRange>> activations;
+  std::vector<std::optional<Seen>> activations;
   for (const ScaleGroup& group : placement.activations) {
-    std::optional<ValueRange> range;
-    for (const PlacedSlot& slot : group) {
-      if (const auto seen = recorded.range(slot)) range = joint(range, *seen);
+    std::optional<Seen> all;
+    for (const PlacedSlot& slot : group.slots) {
+      if (const auto seen = recorded.by(slot)) all = joint(all, *seen);
     }
-    activations.push_back(range);
+    activations.push_back(all);
   }
-  std::vector<std::optional<ValueRange>> weights;
+  std::vector<std::optional<Seen>> weights;
   for (const PlacedSlot& slot : placement.weights)
-    weights.push_back(recorded.range(slot));
+    weights.push_back(recorded.by(slot));
   recorded.check();
 
   std::vector<std::pair<PlacedSlot, std::shared_ptr<TensorModule>>> contents;
   for (std::size_t i = 0; i < activations.size(); ++i) {
-    const PlacedSlot& owner = placement.activations[i].front();
+    const PlacedSlot& owner = placement.activations[i].owner();
     const bool set_by_hand =
         std::dynamic_pointer_cast<Quantizer>(layers.at(owner.layer)->slot(owner.id)) != nullptr;
-    if (!set_by_hand) contents.emplace_back(owner, activation_quantizer(owner, *activations[i], config));
+    if (!set_by_hand)
+      contents.emplace_back(owner,
+                            activation_quantizer(placement.activations[i].bits, *activations[i], config));
   }
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!weights[i]) continue;
     const PlacedSlot& slot = placement.weights[i];
-    contents.emplace_back(slot, weight_quantizer(*layers.at(slot.layer), slot.layer, *weights[i], config));
+    contents.emplace_back(slot,
+                          weight_quantizer(*layers.at(slot.layer), slot.layer, weights[i]->range, config));
   }
   for (const PlacedSlot& slot : placement.biases) {
     if (layers.at(slot.layer)->slot(slot.id)) continue;  // set by hand
@@ -190,8 +200,8 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
     layers.at(from.layer)->set_link(from.id, {slot_path(to), applies, layers.at(to.layer)->slot(to.id)});
   };
   for (const ScaleGroup& group : placement.activations) {
-    for (std::size_t i = 1; i < group.size(); ++i)
-      link(group[i], group.front(), true);
+    for (std::size_t i = 1; i < group.slots.size(); ++i)
+      link(group.slots[i], group.owner(), true);
   }
   for (const PlacedLink& each : placement.links)
     link(each.from, each.to, each.applies);

@@ -99,7 +99,7 @@ std::int64_t elements(const PlacedSlot& slot, const Graph& graph) {
 /// it must.
 bool may_be_negative(const ScaleGroup& group, const LayerMap& layers, const QATConfig& config) {
   if (config.activation_range == ActivationRange::kSigned) return true;
-  for (const PlacedSlot& slot : group) {
+  for (const PlacedSlot& slot : group.slots) {
     const auto content = layers.at(slot.layer)->slot(slot.id);
     const auto recorder = std::dynamic_pointer_cast<Recorder>(content);
     if (recorder && recorder->recorded() > 0 && recorder->range().min.item<float>() < 0.0F) return true;
@@ -172,7 +172,7 @@ OwnWidths own_widths(const Placement& placement, const LayerMap& layers) {
   for (const PlacedSlot& slot : placement.weights)
     note(slot);
   for (const ScaleGroup& group : placement.activations)
-    note(group.front());
+    note(group.owner());
   return result;
 }
 
@@ -203,16 +203,13 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
   std::vector<BudgetedSlot> result;
   for (const ScaleGroup& group : placement.activations) {
     WidthRequest request;
-    for (const PlacedSlot& slot : group) {
+    for (const PlacedSlot& slot : group.slots) {
       const std::int64_t count = elements(slot, graph);
       request.count = config.activation_budget == ActivationBudget::kSum ? request.count + count
                                                                          : std::max(request.count, count);
     }
-    const PlacedSlot& owner = group.front();
-    const bool is_input = owner.id.kind == nn::SlotId::Kind::kInput && config.input_bits != 0;
-    request.max_bits = most_bits(config.activation_quantizer,
-                                 configured(config.layer_activation_bits, owner.layer,
-                                            is_input ? config.input_bits : config.activation_bits));
+    const PlacedSlot& owner = group.owner();
+    request.max_bits = most_bits(config.activation_quantizer, group.bits);
     request.min_bits = std::min(
         request.max_bits, fewest_bits(config.activation_quantizer, may_be_negative(group, layers, config),
                                       true, request.max_bits));
@@ -256,9 +253,9 @@ void check_placed_bits(const Placement& placement, const QATConfig& config) {
   std::set<std::string> owners;
   std::map<std::string, std::string> shared;  // layer -> the one that has the quantizer
   for (const ScaleGroup& group : placement.activations) {
-    owners.insert(group.front().layer);
-    for (const PlacedSlot& member : group)
-      shared.emplace(member.layer, group.front().layer);
+    owners.insert(group.owner().layer);
+    for (const PlacedSlot& member : group.slots)
+      shared.emplace(member.layer, group.owner().layer);
   }
   for (const auto& [path, bits] : config.layer_activation_bits) {
     const auto found = shared.find(path);

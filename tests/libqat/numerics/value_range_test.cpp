@@ -128,3 +128,40 @@ TEST_CASE("The finite range carries no gradient", "[numerics]") {
   const auto x = torch::randn({4}, torch::requires_grad());
   CHECK_FALSE(qat::finite_range(x).min.requires_grad());
 }
+
+TEST_CASE("The mean magnitude is that of a plain loop over the finite elements", "[numerics]") {
+  torch::manual_seed(5);
+  const auto x = torch::randn({7, 3, 33, 41});
+  const auto expected = x.to(torch::kDouble).abs().mean().to(torch::kFloat);
+  const auto mean = qat::mean_magnitude(x);
+  CHECK(mean.item<float>() == Approx(expected.item<float>()).epsilon(1e-6));
+  CHECK(mean.sizes().empty());
+  CHECK(mean.scalar_type() == torch::kFloat);
+  const auto of_channels = qat::mean_magnitude(x, -3);
+  CHECK(torch::allclose(of_channels, x.to(torch::kDouble).abs().mean({0, 2, 3}).to(torch::kFloat), 1e-6));
+  CHECK(qat::mean_magnitude(x.slice(3, 0, 40, 3)).item<float>() ==
+        Approx(x.slice(3, 0, 40, 3).abs().mean().item<float>()).epsilon(1e-6));
+
+  const auto odd = torch::tensor({3.0F, kNan, -1.0F, kInfinity, -kInfinity});
+  CHECK(qat::mean_magnitude(odd).item<float>() == 2.0F);
+  CHECK(qat::mean_magnitude(odd.view({5, 1}), 1)[0].item<float>() == 2.0F);
+  CHECK(qat::mean_magnitude(odd.to(torch::kHalf)).item<float>() == 2.0F);
+  CHECK(qat::mean_magnitude(torch::empty({0, 2})).item<float>() == 0.0F);
+  CHECK(torch::equal(qat::mean_magnitude(torch::empty({0, 2}), 1), torch::zeros({2})));
+  CHECK(qat::mean_magnitude(torch::full({3}, kNan)).item<float>() == 0.0F);
+  CHECK_THROWS_AS(qat::mean_magnitude(torch::zeros({2}, torch::kInt)), c10::TypeError);
+  CHECK_THROWS_AS(qat::mean_magnitude(torch::zeros({2}), 1), c10::IndexError);
+}
+
+TEST_CASE("The mean magnitude has the same bits for any number of threads", "[numerics]") {
+  torch::manual_seed(6);
+  const auto x = torch::randn({300001});
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto one = qat::mean_magnitude(x);
+  for (const int threads : {2, 3, 4}) {
+    at::set_num_threads(threads);
+    CHECK(torch::equal(qat::mean_magnitude(x), one));
+  }
+  at::set_num_threads(before);
+}

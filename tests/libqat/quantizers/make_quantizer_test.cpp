@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <cmath>
 #include <string>
 
 #include "support/catch.h"
@@ -63,6 +64,22 @@ TEST_CASE("Names of starts are read and written; others are refused with the lis
   CHECK(parse_weight_start("mse") == WeightStart::kMse);
   CHECK(to_string(WeightStart::kStatistics) == "statistics");
   CHECK_THROWS_WITH(parse_weight_start("best"), Contains("statistics") && Contains("mse"));
+}
+
+TEST_CASE("Learned activations start within 2 mean|x| sqrt(qmax)") {
+  const ValueRange recorded{torch::tensor(-3.0F), torch::tensor(100.0F)};
+  const IntegerRange codes(2, Signedness::kUnsigned);  // qmax 3
+  const auto part = start_range(recorded, torch::tensor(1.0F), codes);
+  CHECK(part.min.item<float>() == -3.0F);
+  CHECK(part.max.item<float>() == 2.0F * std::sqrt(3.0F));
+  // LSQ's own start: the scale 2 mean|x| / sqrt(qmax).
+  const auto lsq = make_quantizer("lsq", {.range = codes}, {torch::tensor(0.0F), part.max});
+  CHECK(lsq->scale({}).item<float>() == 2.0F / std::sqrt(3.0F));
+  const auto wide = start_range(recorded, torch::tensor(60.0F), codes);
+  CHECK(wide.max.item<float>() == 100.0F);
+  const auto unknown = start_range(recorded, torch::tensor(0.0F), codes);
+  CHECK(torch::equal(unknown.min, recorded.min));
+  CHECK(torch::equal(unknown.max, recorded.max));
 }
 
 }  // namespace

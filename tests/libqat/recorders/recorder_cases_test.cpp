@@ -253,6 +253,7 @@ TEST_CASE("case 78: ranges combine across processes before they enter the state"
     auto idle = recorder_of(kind);  // an empty batch takes part too
     idle.record(torch::empty({0}));
     CHECK(max_of(idle) == 9.0F);
+    CHECK(idle.mean_magnitude().item<float>() == 9.0F);  // the other process's, as written above
     CHECK(idle.recorded() == 1);
   }
 }

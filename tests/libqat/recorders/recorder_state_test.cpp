@@ -91,6 +91,27 @@ TEST_CASE("case 52: a per-channel range loads into a recorder that saw nothing",
   CHECK(four->recorded() == 1);
 }
 
+TEST_CASE("A recorder keeps the largest mean magnitude of a batch", "[recorders]") {
+  for (const RecorderKind kind : {RecorderKind::kMinMaxMva, RecorderKind::kAbsMax}) {
+    const auto recorder = std::make_shared<Recorder>(RecorderOptions{.kind = kind});
+    CHECK(recorder->mean_magnitude().item<float>() == 0.0F);
+    recorder->record(torch::tensor({-1.0F, 3.0F}));
+    CHECK(recorder->mean_magnitude().item<float>() == 2.0F);
+    recorder->record(torch::tensor({-1.0F, 0.0F, 1.0F, 0.0F}));
+    CHECK(recorder->mean_magnitude().item<float>() == 2.0F);
+    recorder->record(torch::tensor({5.0F}));
+    CHECK(recorder->mean_magnitude().item<float>() == 5.0F);
+    Recorder fresh;
+    load(fresh, saved(recorder));
+    CHECK(fresh.mean_magnitude().item<float>() == 5.0F);
+    recorder->reset();
+    CHECK(recorder->mean_magnitude().item<float>() == 0.0F);
+  }
+  const auto channels = per_channel();
+  channels->record(torch::tensor({{1.0F, -2.0F, 0.0F}, {3.0F, 2.0F, 0.0F}}));
+  CHECK(torch::equal(channels->mean_magnitude(), torch::tensor({2.0F, 2.0F, 0.0F})));
+}
+
 TEST_CASE("A file per channel does not load into a recorder per tensor", "[recorders]") {
   const auto recorder = per_channel();
   recorder->record(kThreeChannels);

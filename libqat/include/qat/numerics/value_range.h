@@ -25,4 +25,9 @@ struct ValueRange {
 /// Throws: c10::TypeError if x is not real floating point, c10::IndexError if the axis does not exist.
 ValueRange finite_range(const torch::Tensor& x, std::optional<std::int64_t> axis = std::nullopt);
 
+/// The mean of |x| over the finite elements, per tensor or per channel of `axis`; float32, 0 where there is
+/// none. Axis, types and errors as for finite_range. Summed in float64 in an order that does not depend on
+/// the number of threads.
+torch::Tensor mean_magnitude(const torch::Tensor& x, std::optional<std::int64_t> axis = std::nullopt);
+
 }  // namespace qat

@@ -44,6 +44,13 @@ std::string to_string(WeightStart start);
 /// Reads such a name. Throws: c10::ValueError listing the names.
 WeightStart parse_weight_start(std::string_view text);
 
+/// The range that activation quantizers which learn should start from: the part of the recorded range between
+/// -L and L, L = 2 mean|x| sqrt(qmax), the start of LSQ (Esser et al., section 2.1, there as the scale L /
+/// qmax). A few large values among many small ones would make the recorded range itself too coarse a start
+/// for 4 bits and fewer. A mean of 0 limits nothing.
+ValueRange start_range(const ValueRange& recorded, const torch::Tensor& mean_magnitude,
+                       const IntegerRange& codes);
+
 /// A quantizer of a family, with its start values.
 ///
 /// `options`: codes, symmetry, rounding and axis that it is to have; what a family cannot have is ignored (a

@@ -42,16 +42,17 @@ struct RecorderOptions {
   RecorderBehaviour behaviour = RecorderBehaviour::kCorrected;
 };
 
-/// Collects the range of the tensors that pass through it; the tensor itself passes unchanged, and so does
-/// its gradient.
+/// Collects the range of the tensors that pass through it, and their mean magnitude; the tensor itself passes
+/// unchanged, and so does its gradient.
 ///
 /// Buffers (the checkpoint format): `min_val`, `max_val` (float32, [] or [C], never NaN; (+inf, -inf) where
-/// nothing was seen; the abs-max kinds keep -M and M), `recorded` (int64, [], number of batches). Per
-/// channel, the number of channels is fixed by the first batch; before it the buffers have shape [0]. Batches
-/// may differ in every other size. Ignored: NaN and infinite elements (a batch without a finite element does
-/// not count; a channel without one keeps its range), empty tensors, integer and boolean tensors. Types: any
-/// real floating type; the state is float32, a double is rounded to the nearest float32. No host
-/// synchronisation on a GPU.
+/// nothing was seen; the abs-max kinds keep -M and M), `mean_abs` (float32, of the same shape: the largest
+/// mean |x| of a batch, 0 where nothing was seen), `recorded` (int64, [], number of batches). Per channel,
+/// the number of channels is fixed by the first batch; before it the buffers have shape [0]. Batches may
+/// differ in every other size. Ignored: NaN and infinite elements (a batch without a finite element does not
+/// count; a channel without one keeps its range), empty tensors, integer and boolean tensors. Types: any real
+/// floating type; the state is float32, a double is rounded to the nearest float32. No host synchronisation
+/// on a GPU.
 class Recorder : public TensorModule {
  public:
   /// Throws: c10::ValueError if the decay is not in [0, 1).
@@ -66,16 +67,19 @@ class Recorder : public TensorModule {
   /// A copy of the recorded range (abs-max kinds: (-M, M)); (0, 0) for a channel that was never seen. Waits
   /// for a GPU. Throws: c10::Error if nothing was recorded.
   ValueRange range() const;
+  /// A copy of `mean_abs`, the largest mean |x| of a batch (not a mean over batches: so it does not depend on
+  /// their order, and processes can join theirs by a maximum).
+  torch::Tensor mean_magnitude() const;
   /// Number of batches seen. Waits for a GPU.
   std::int64_t recorded() const;
   /// Forgets everything; buffers keep device and type.
   void reset();
 
   /// Combines per-batch minima and maxima across processes before they enter the state: called as reduce(min,
-  /// max) with float32 tensors of shape [] or [C] that it overwrites by the minimum and the maximum over all
-  /// processes. A process whose batch is empty takes part with (+inf, -inf), so that no process waits in
-  /// vain. Shared by all recorders of the program; none by default. With it, ranges do not depend on the
-  /// number of processes.
+  /// max) with float32 tensors of shape [] or [C] (twice a batch: the range, then the mean magnitude as both)
+  /// that it overwrites by the minimum and the maximum over all processes. A process whose batch is empty
+  /// takes part with (+inf, -inf), so that no process waits in vain. Shared by all recorders of the program;
+  /// none by default. With it, ranges do not depend on the number of processes.
   using Reduction = std::function<void(torch::Tensor& min, torch::Tensor& max)>;
   static void set_reduction(Reduction reduction);
 
@@ -89,11 +93,12 @@ class Recorder : public TensorModule {
 
  private:
   void resize_state(torch::IntArrayRef shape);
-  void update(torch::Tensor min, torch::Tensor max);
+  void update(torch::Tensor min, torch::Tensor max, const torch::Tensor& mean_abs);
 
   RecorderOptions options_;
   torch::Tensor min_val_;
   torch::Tensor max_val_;
+  torch::Tensor mean_abs_;
   torch::Tensor recorded_;
 };
 
