@@ -48,6 +48,16 @@ void check_budget(const char* option, double kilobytes, const char* side, const 
                   option, kilobytes, side, family));
 }
 
+/// Options that would change nothing.
+void check_effect(const RunConfig& config, const std::string& weights, const std::string& activations) {
+  if (config.activation_budget == "largest" && config.activation_budget_kb == 0)
+    throw UsageError("--activation-budget largest limits nothing; expected --activation-budget-kb with it");
+  if (config.quantizer_rate != 1 && !has_learned_parameters(weights) && !has_learned_parameters(activations))
+    throw UsageError(fmt::format(
+        "--quantizer-rate {} changes nothing: {} has no learned parameters; expected 1, or another quantizer",
+        config.quantizer_rate, weights == activations ? weights : weights + " and " + activations));
+}
+
 std::string width_text(const std::string& family, std::int64_t bits) {
   return fmt::format("{}{}", has_learned_width(family) ? "up to " : "", most_bits(family, bits));
 }
@@ -115,6 +125,7 @@ void check_quantization(const RunConfig& config) {
     check_weight_width(fmt::format("--layer-weight-bits {}={}", path, bits), bits, weights);
   check_budget("weight-budget-kb", config.weight_budget_kb, "weight", weights);
   check_budget("activation-budget-kb", config.activation_budget_kb, "activation", activation_family(config));
+  check_effect(config, weights, activation_family(config));
 }
 
 void check_layer_paths(const RunConfig& config, torch::nn::Module& model) {

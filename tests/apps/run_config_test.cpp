@@ -32,6 +32,8 @@ RunConfig unusual_config() {
   config.activation_bits = 5;
   config.input_bits = 6;
   config.layer_weight_bits = "conv=4,block.fc=16";
+  config.residual_bits = 9;
+  config.bn_folding = "off";
   config.weight_budget_kb = 12.5;
   config.weight_start = "mse";
   config.activation_budget_kb = 3;
@@ -195,6 +197,13 @@ TEST_CASE("case 88: a width that the weights' family cannot have is refused with
              Contains("--layer-weight-bits fc1=9") && Contains("dorefa") && Contains("2 to 8"));
   CHECK_NOTHROW(from_toml("weight_quantizer = 'binary'\nweight_bits = 1").validate());
   CHECK_NOTHROW(from_toml("weight_quantizer = 'ternary'\nweight_bits = 2").validate());
+}
+
+TEST_CASE("Options that would change nothing are refused", "[apps]") {
+  const auto text = [](const std::string& toml) { return usage_text([&] { from_toml(toml).validate(); }); };
+  CHECK_THAT(text("activation_budget = 'largest'"), Contains("--activation-budget largest"));
+  CHECK_THAT(text("quantizer_rate = 2"), Contains("--quantizer-rate 2") && Contains("affine"));
+  CHECK_NOTHROW(from_toml("quantizer_rate = 2\nactivation_quantizer = 'pact'").validate());
 }
 
 TEST_CASE("Widths of layers are a list of paths and bits", "[apps]") {

@@ -153,7 +153,7 @@ TEST_CASE("Sums are wider than the products that read them", "[schedulers]") {
   QATConfig config = nothing_skipped();
   config.activation_bits = 4;
   config.input_bits = 8;
-  const auto bits = [](const detail::Placement& placement) {
+  const auto bits = [](const qat::detail::Placement& placement) {
     std::map<std::string, std::int64_t> result;
     for (const auto& group : placement.activations)
       result[group.owner().layer + "." + group.owner().id.name()] = group.bits;

@@ -89,6 +89,13 @@ TEST_CASE("QATConfig refuses values and combinations that mean nothing", "[sched
     config.weight_range_current = true;
   };
   CHECK(refusal_lacks(searched, {"weight_start mse", "weight_range_current", "lsq"}) == "");
+  const auto searched_ternary = [](QATConfig& config) {
+    config.weight_start = WeightStart::kMse;
+    config.weight_quantizer = "ternary";
+    config.weight_bits = 2;
+  };
+  CHECK(refusal_lacks(searched_ternary, {"weight_start mse", "ternary", "statistics"}) == "");
+  CHECK(refusal_lacks([](QATConfig& config) { config.residual_bits = 1; }, {"residual_bits", "got 1"}) == "");
   CHECK(refusal_lacks([](QATConfig& config) { config.record_layers = {"BatchNorm2d"}; }, {"bn_folding"}) ==
         "");
   CHECK(refusal_lacks([](QATConfig& config) { config.record_layers = {"qat::nn::Conv2d"}; },
@@ -133,6 +140,7 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.niter_to_training = 11;
   config.weight_bits = 4;
   config.activation_bits = 6;
+  config.residual_bits = 9;
   config.channel_wise = true;
   config.narrow_range = true;
   config.activation_range = ActivationRange::kAuto;

@@ -11,7 +11,7 @@ namespace qat::testing {
 inline bool has_cuda_device() {
   if (torch::cuda::is_available()) return true;
 #ifdef SKIP
-  SKIP("no CUDA device");
+  SKIP("skipped: no CUDA device");
 #else
   WARN("skipped: no CUDA device");
 #endif

@@ -148,6 +148,10 @@ const std::vector<std::string>& weight_quantizer_names() {
   return names;
 }
 
+bool has_learned_parameters(std::string_view family) {
+  return is_learned_step(family) || has_learned_width(family);
+}
+
 bool has_learned_width(std::string_view family) {
   return family.starts_with("fp_") || family.starts_with("pow2_");
 }

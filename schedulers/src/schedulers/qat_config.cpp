@@ -215,6 +215,10 @@ void QATConfig::validate() const {
       qat::to_string(weight_start),
       " searches the scale that affine weights keep, but with weight_range_current their scales follow "
       "the weights; set it to false, or use another weight_quantizer such as lsq");
+  const bool has_start = weight_quantizer == "affine" || has_learned_parameters(weight_quantizer);
+  TORCH_CHECK_VALUE(weight_start == WeightStart::kStatistics || has_start, "QATConfig: weight_start ",
+                    qat::to_string(weight_start), " searches a scale, but that of ", weight_quantizer,
+                    " weights follows the weights; set it to statistics, or use another weight_quantizer");
   check_budget("weight_budget_kb", weight_budget_kb, "weight_quantizer", weight_quantizer);
   check_budget("activation_budget_kb", activation_budget_kb, "activation_quantizer", activation_quantizer);
   TORCH_CHECK_VALUE(std::isfinite(budget_penalty) && budget_penalty >= 0.0,

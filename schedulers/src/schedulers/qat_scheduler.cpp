@@ -240,12 +240,9 @@ torch::Tensor QATScheduler::penalty() const {
 }
 
 void QATScheduler::check_optimizer() const {
-  const auto learns = [](const std::string& family) {
-    return has_learned_width(family) || family == "lsq" || family == "lsq_plus" || family == "pact" ||
-           family == "tqt";
-  };
-  if (optimizer_ && (learns(config_.weight_quantizer) || learns(config_.activation_quantizer)))
-    detail::check_has_groups(*optimizer_);
+  const bool learns = has_learned_parameters(config_.weight_quantizer) ||
+                      has_learned_parameters(config_.activation_quantizer);
+  if (optimizer_ && learns) detail::check_has_groups(*optimizer_);
 }
 
 void QATScheduler::check() const {

@@ -143,7 +143,7 @@ TEST_CASE("case 61: the registered buffers hold the statistics", "[recorders]") 
     const auto before = recorder.named_buffers();
     recorder.record(axis ? values({-1.0F, 2.0F}).reshape({1, 2}) : values({-1.0F, 2.0F}));
     const auto buffers = recorder.named_buffers();
-    CHECK(buffers.size() == 3);
+    CHECK(buffers.size() == 4);
     CHECK(buffers["min_val"].sum().item<float>() == -1.0F);
     CHECK(buffers["max_val"].sum().item<float>() == 2.0F);
     CHECK(buffers["recorded"].item<std::int64_t>() == 1);

@@ -93,7 +93,7 @@ TEST_CASE("case 52: a per-channel range loads into a recorder that saw nothing",
 
 TEST_CASE("A recorder keeps the largest mean magnitude of a batch", "[recorders]") {
   for (const RecorderKind kind : {RecorderKind::kMinMaxMva, RecorderKind::kAbsMax}) {
-    const auto recorder = std::make_shared<Recorder>(RecorderOptions{.kind = kind});
+    const auto recorder = std::make_shared<Recorder>(qat::RecorderOptions{.kind = kind});
     CHECK(recorder->mean_magnitude().item<float>() == 0.0F);
     recorder->record(torch::tensor({-1.0F, 3.0F}));
     CHECK(recorder->mean_magnitude().item<float>() == 2.0F);

@@ -25,6 +25,8 @@ namespace qat {
 /// * dorefa, binary, ternary: weights; fixed width (binary 1, ternary 2); nothing learns.
 const std::vector<std::string>& weight_quantizer_names();
 const std::vector<std::string>& activation_quantizer_names();
+/// Whether quantizers of that family have parameters that learn: all but affine, dorefa, binary and ternary.
+bool has_learned_parameters(std::string_view family);
 /// Whether the width of that family learns.
 bool has_learned_width(std::string_view family);
 
@@ -36,8 +38,8 @@ std::int64_t most_bits(std::string_view family, std::int64_t bits);
 enum class WeightStart : std::int8_t {
   kStatistics,  ///< what the family's paper says: the range, or the mean magnitude (lsq).
   kMse,  ///< the part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean
-         ///< squared error, for each channel. For one- and two-bit families as kStatistics: they have no
-         ///< range.
+         ///< squared error, for each channel. As kStatistics for dorefa, binary and ternary: their scales
+         ///< follow the weights.
 };
 
 std::string to_string(WeightStart start);
