@@ -1,4 +1,5 @@
 #include "schedulers/checkpoint_file.h"
+#include "schedulers/optimizer_archive.h"
 #include "schedulers/sha256.h"
 #include "schedulers/slot_contents.h"
 #include <qat/nn/quantizable_layer.h>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -99,6 +101,8 @@ void check_structure(const std::string& path, const Structure& file, torch::nn::
 struct Header {
   CheckpointInfo info;
   Structure structure;
+  std::optional<detail::SavedOptimizer> optimizer;  // without its archive
+  std::size_t optimizer_bytes = 0;                  // of the archive, at the end of the payload
 };
 
 Header parse_header(const std::string& path, const std::string& text) {
@@ -111,10 +115,34 @@ Header parse_header(const std::string& path, const std::string& text) {
     structure.at("tensors").get_to(header.structure.tensors);
     structure.at("slotted").get_to(header.structure.slotted);
     structure.at("folded").get_to(header.structure.folded);
+    if (const auto found = json.find("optimizer"); found != json.end()) {
+      header.optimizer.emplace();
+      found->at("type").get_to(header.optimizer->type);
+      found->at("groups").get_to(header.optimizer->groups);
+      found->at("bytes").get_to(header.optimizer_bytes);
+    }
     return header;
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK(false, "checkpoint ", path, ": its header cannot be read: ", error.what());
   }
+}
+
+struct Parts {
+  Header header;        // with the optimizer's archive
+  std::string archive;  // of the model
+};
+
+Parts read_parts(const std::string& path) {
+  detail::CheckpointFile file = detail::read_checkpoint_file(path);
+  Parts parts{parse_header(path, file.header), std::move(file.payload)};
+  if (!parts.header.optimizer) return parts;
+  const std::size_t bytes = parts.header.optimizer_bytes;
+  TORCH_CHECK(bytes <= parts.archive.size(), "checkpoint ", path, ": its header speaks of ", bytes,
+              " bytes of an optimizer, found ", parts.archive.size());
+  const std::size_t of_model = parts.archive.size() - bytes;
+  parts.header.optimizer->archive = parts.archive.substr(of_model);
+  parts.archive = parts.archive.substr(0, of_model);
+  return parts;
 }
 
 std::string archive_of(const torch::nn::Module& model) {
@@ -146,23 +174,35 @@ std::string model_digest(const torch::nn::Module& model) {
 }
 
 CheckpointInfo save_checkpoint(const std::string& path, torch::nn::Module& model,
-                               const std::map<std::string, std::string>& entries) {
+                               const std::map<std::string, std::string>& entries,
+                               const torch::optim::Optimizer* optimizer) {
   CheckpointInfo info{entries, model_digest(model)};
-  const Json header = {{"version", version()},
-                       {"digest", info.digest},
-                       {"entries", entries},
-                       {"structure", to_json(structure_of(model))}};
-  detail::write_checkpoint_file(path, {header.dump(), archive_of(model)});
+  Json header = {{"version", version()},
+                 {"digest", info.digest},
+                 {"entries", entries},
+                 {"structure", to_json(structure_of(model))}};
+  std::string payload = archive_of(model);
+  if (optimizer) {
+    const auto saved = detail::save_optimizer(*optimizer, model);
+    header["optimizer"] = {{"type", saved.type}, {"groups", saved.groups}, {"bytes", saved.archive.size()}};
+    payload += saved.archive;
+  }
+  detail::write_checkpoint_file(path, {header.dump(), std::move(payload)});
   return info;
 }
 
 CheckpointInfo read_checkpoint_info(const std::string& path) {
-  return parse_header(path, detail::read_checkpoint_file(path).header).info;
+  return read_parts(path).header.info;
+}
+
+void load_optimizer(const std::string& path, torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  const Parts parts = read_parts(path);
+  TORCH_CHECK_VALUE(parts.header.optimizer, "checkpoint ", path, ": it holds no optimizer");
+  detail::load_optimizer(*parts.header.optimizer, model, optimizer);
 }
 
 CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model) {
-  const detail::CheckpointFile file = detail::read_checkpoint_file(path);
-  const Header header = parse_header(path, file.header);
+  const auto [header, archive] = read_parts(path);
   check_structure(path, header.structure, model);
   const auto layers = nn::quantizable_layers(model);
   std::vector<nn::QuantizableLayer::Structure> structures;
@@ -170,7 +210,7 @@ CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model
     structures.push_back(layer->structure());
   const std::string before = archive_of(model);
   try {
-    load_archive(model, file.payload);
+    load_archive(model, archive);
     const std::string digest = model_digest(model);
     TORCH_CHECK(digest == header.info.digest, "checkpoint ", path, ": the loaded tensors have the digest ",
                 digest, ", the file says ", header.info.digest);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <map>
 #include <string>
@@ -11,8 +12,9 @@ namespace qat {
 ///
 /// The file: 8 bytes "QATMODEL", format version (uint32), lengths of the header and of the payload (uint64
 /// each), little endian, SHA-256 (32 bytes) of all that follows; then the header, a JSON object (version,
-/// digest, entries, structure: names and shapes of all tensors), and the payload, a torch archive with the
-/// model's parameters, buffers, slots and links.
+/// digest, entries, structure: names and shapes of all tensors; with an optimizer its type and the names in
+/// its groups), and the payload, a torch archive with the model's parameters, buffers, slots and links, then
+/// one with the optimizer's options and state.
 struct CheckpointInfo {
   std::map<std::string, std::string>
       entries;         ///< texts of the caller: configuration, state of the scheduler, ...
@@ -24,9 +26,12 @@ struct CheckpointInfo {
 std::string model_digest(const torch::nn::Module& model);
 
 /// Writes to a temporary name, then renames. Throws: c10::Error naming the file if it cannot be written; no
-/// partial file stays, a file that was there before stays as it was.
+/// partial file stays, a file that was there before stays as it was. c10::ValueError if the optimizer trains
+/// a tensor that is no parameter of the model.
+/// `optimizer`: any of torch's; nullptr: none is stored.
 CheckpointInfo save_checkpoint(const std::string& path, torch::nn::Module& model,
-                               const std::map<std::string, std::string>& entries);
+                               const std::map<std::string, std::string>& entries,
+                               const torch::optim::Optimizer* optimizer = nullptr);
 /// Reads and checks the header and the digest of the payload; no model needed.
 /// Throws: c10::Error naming the file: empty, cut ("expected N bytes, found M"), foreign ("no .qat file"),
 /// damaged.
@@ -39,5 +44,16 @@ CheckpointInfo read_checkpoint_info(const std::string& path);
 /// the model has the modules, parameters and bits that it had. Throws: as read_checkpoint_info; naming
 /// tensors, types and shapes that do not fit.
 CheckpointInfo load_checkpoint(const std::string& path, torch::nn::Module& model);
+/// Gives an optimizer the groups, options (learning rates) and state (momenta, step counts) that it had,
+/// whatever groups it has now: training goes on to the bit. All or nothing.
+/// `model`: loaded from the same file before; with a scheduler, restored before.
+/// Throws: as read_checkpoint_info; c10::ValueError if the file holds no optimizer or one of another type, or
+/// the model lacks a parameter.
+///
+///   load_checkpoint(path, *model);
+///   QATScheduler scheduler(model, ..., &optimizer);
+///   scheduler.restore(state);
+///   load_optimizer(path, *model, optimizer);
+void load_optimizer(const std::string& path, torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
 }  // namespace qat
