@@ -192,20 +192,30 @@ LowBitResult run_pass(const Tensor& w, const LowBitWeightOptions& options, LowBi
   return result;
 }
 
-/// The gradient of w; x is w for binary weights, tanh(w) for DoReFa.
+kernels::LowBitTask gradient_task(LowBitWeightKind kind) {
+  switch (kind) {
+    case LowBitWeightKind::kBinary:
+      return kernels::LowBitTask::kBinaryGradient;
+    case LowBitWeightKind::kTernary:
+      return kernels::LowBitTask::kTernaryGradient;
+    case LowBitWeightKind::kDorefa:
+      break;
+  }
+  return kernels::LowBitTask::kDorefaGradient;
+}
+
+/// The gradient of w; x is w, for DoReFa tanh(w).
 template <class T>
 Tensor gradient(LowBitWeightKind kind, const Tensor& x, const Tensor& gradient, double largest) {
-  const bool is_binary = kind == LowBitWeightKind::kBinary;
   const auto dy = same_order(gradient, x) ? gradient : torch::empty_like(x).copy_(gradient);
   const auto dx = torch::empty_like(x);
   const auto set = kernels::best_instruction_set();
-  const kernels::LowBitJob<T> job{
-      .task = is_binary ? kernels::LowBitTask::kBinaryGradient : kernels::LowBitTask::kDorefaGradient,
-      .view = {1, 1, x.numel()},
-      .largest = static_cast<T>(largest),
-      .x = x.const_data_ptr<T>(),
-      .dy = dy.const_data_ptr<T>(),
-      .out = dx.mutable_data_ptr<T>()};
+  const kernels::LowBitJob<T> job{.task = gradient_task(kind),
+                                  .view = {1, 1, x.numel()},
+                                  .largest = static_cast<T>(largest),
+                                  .x = x.const_data_ptr<T>(),
+                                  .dy = dy.const_data_ptr<T>(),
+                                  .out = dx.mutable_data_ptr<T>()};
   at::parallel_for(0, x.numel(), kGrain,
                    [&](std::int64_t begin, std::int64_t end) { kernels::run_low_bit(job, begin, end, set); });
   return dx;
@@ -217,23 +227,26 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
     const auto result = low_bit_pass(w, options, LowBitOutput::kLearning);
     context->saved_data["kind"] = static_cast<std::int64_t>(options.kind);
     context->saved_data["largest"] = result.largest;
-    if (options.kind == LowBitWeightKind::kBinary) context->save_for_backward({w});
-    if (options.kind == LowBitWeightKind::kDorefa) context->save_for_backward({w, result.tanh});
+    const bool is_dorefa = options.kind == LowBitWeightKind::kDorefa;
+    context->save_for_backward(is_dorefa ? torch::autograd::variable_list{w, result.tanh}
+                                         : torch::autograd::variable_list{w});
     return result.values;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto kind = static_cast<LowBitWeightKind>(context->saved_data["kind"].toInt());
     const auto& dy = gradients[0];
-    if (kind == LowBitWeightKind::kTernary) return {dy, Tensor()};
     const auto saved = context->get_saved_variables();
     const auto& w = saved[0];
     const double largest = context->saved_data["largest"].toDouble();
     if (torch::GradMode::is_enabled()) {  // a gradient of the gradient follows
-      if (kind == LowBitWeightKind::kBinary)
-        return {torch::where(w.abs() <= 1, dy, torch::zeros_like(dy)), Tensor()};
-      const auto t = torch::tanh(w);
-      return {dy / largest * (1 - t * t), Tensor()};
+      const auto passes = kind == LowBitWeightKind::kBinary ? w.abs() <= 1 : w == w;
+      auto passed = dy;
+      if (kind == LowBitWeightKind::kDorefa) {
+        const auto t = torch::tanh(w.masked_fill(~passes, 0));
+        passed = dy / largest * (1 - t * t);
+      }
+      return {torch::where(passes, passed, torch::zeros_like(dy)), Tensor()};
     }
     const auto& x = saved.back();
     const bool is_double = x.scalar_type() == torch::kDouble;
