@@ -1,5 +1,6 @@
 #include "quantizers/low_bit_pass.h"
 
+#include "autograd/chunk_sums.h"
 #include "autograd/dense_view.h"
 #include "kernels/low_bit_weight.h"
 #include <qat/numerics/low_bit_weight.h>
@@ -21,19 +22,6 @@ using torch::Tensor;
 
 Tensor dense(const Tensor& x) {
   return x.is_non_overlapping_and_dense() ? x.resolve_neg() : x.contiguous();
-}
-
-/// Calls function(first, last, k) for chunks k of a tensor, a cut that depends on its size alone.
-template <class Function>
-std::int64_t for_chunks(std::int64_t size, const Function& function) {
-  constexpr std::int64_t kChunks = 64;
-  const std::int64_t chunk = std::max(kGrain / 2, (size + kChunks - 1) / kChunks + 1023) / 1024 * 1024;
-  const std::int64_t chunks = (size + chunk - 1) / chunk;
-  at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t k = first; k < last; ++k)
-      function(k * chunk, std::min(size, (k + 1) * chunk), k);
-  });
-  return chunks;
 }
 
 /// Calls function(t, begin, end), t[0] being tanh(x[begin]), for blocks that stay in the cache; keeps it in
@@ -153,19 +141,16 @@ class Pass {
     const auto table = entries(threshold);
     auto job = job_;
     job.threshold = threshold.empty() ? nullptr : table.data();
-    const std::int64_t entries = job.view.channels;
-    const std::int64_t width = kernels::kLowBitSums * entries;
     const auto set = kernels::best_instruction_set();
-    std::vector<double> parts(static_cast<std::size_t>(65 * width));
-    const std::int64_t chunks =
-        for_chunks(w_.numel(), [&](std::int64_t begin, std::int64_t end, std::int64_t k) {
-          kernels::run_low_bit_sums(job, begin, end, set, parts.data() + k * width);
-        });
+    ChunkSums sums(job.view, w_.numel(), kernels::kLowBitSums);
+    sums.run([&](std::int64_t begin, std::int64_t end, double* to) {
+      kernels::run_low_bit_sums(job, begin, end, set, to);
+    });
     std::vector<double> totals(kernels::kLowBitSums * scale_.size());
-    for (std::int64_t i = 0; i < chunks * width; ++i) {
-      const std::int64_t sum = i / entries % kernels::kLowBitSums;
-      totals[static_cast<std::size_t>(sum) * scale_.size() + channel_of(i % entries)] +=
-          parts[static_cast<std::size_t>(i)];
+    for (std::size_t k = 0; k < kernels::kLowBitSums; ++k) {
+      sums.for_each(static_cast<std::int64_t>(k), [&](std::int64_t entry, double value) {
+        totals[k * scale_.size() + channel_of(entry)] += value;
+      });
     }
     return totals;
   }
