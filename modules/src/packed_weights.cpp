@@ -65,9 +65,10 @@ StoredWeight odd_weight(const torch::Tensor& weight, LowBitWeightQuantizer& quan
   format.axis = counted_from_front(params.axis, weight);
   const std::int64_t levels = (std::int64_t{1} << format.bits) - 1;
   const auto numbers = (quantizer.codes(weight) + levels).floor_divide(2).to(torch::kInt);
-  // A channel of zeros has zeros as values: its scale is the floor, what is stored is 0.
-  const auto scales = torch::where(params.scale > kScaleFloor, params.scale, torch::zeros_like(params.scale));
-  return {numbers, format, scales, {}};
+  // A channel of zeros has zeros as values: the scale is the floor, what is stored is 0.
+  const auto values = finite_range(quantizer.forward(weight), params.axis);
+  const auto is_zero = (values.min == 0).logical_and(values.max == 0);
+  return {numbers, format, torch::where(is_zero, torch::zeros_like(params.scale), params.scale), {}};
 }
 
 /// Whether zero points are stored: a property of the quantizer, not of the numbers of the moment, so that

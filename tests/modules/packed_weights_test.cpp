@@ -165,6 +165,37 @@ TEST_CASE("A channel of zeros is stored as zeros", "[modules]") {
   }
 }
 
+TEST_CASE("Scales below the smallest learned one are stored as they are", "[modules]") {
+  for (const auto kind : {LowBitWeightKind::kBinary, LowBitWeightKind::kTernary}) {
+    for (const std::optional<std::int64_t> axis :
+         {std::optional<std::int64_t>{}, std::optional<std::int64_t>{1}}) {
+      for (const double size : {1e-20, 1e-30, 1e-44}) {
+        auto layer = make_layer();
+        const torch::NoGradGuard no_grad;
+        layer->weight.fill_(size).select(0, 2).neg_();
+        const auto quantizer =
+            std::make_shared<LowBitWeightQuantizer>(LowBitWeightOptions{.kind = kind, .axis = axis});
+        layer->set_slot(slots::kWeight, quantizer);
+        CAPTURE(to_string(kind), axis.value_or(-1), size);
+        const auto values = unpack_weight(written_and_read(*layer));
+        CHECK(mismatch(values, quantizer->forward(layer->weight)) == "");
+        CHECK(values.abs().min().item<float>() > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("A transposed convolution in groups is stored with all of its biases", "[modules]") {
+  torch::manual_seed(3);
+  nn::ConvTranspose2d layer(nn::ConvTranspose2dOptions(4, 6, 3).groups(2));
+  const auto quantizer = std::make_shared<AffineQuantizer>(AffineQuantizerOptions{.axis = 1});
+  quantizer->set_range(range_of(layer->weight, {1, 3}));
+  layer->set_slot(slots::kInput, slots::quantizer(0.02F));
+  layer->set_slot(slots::kWeight, quantizer);
+  layer->set_slot(slots::kBias, slots::bias_quantizer());
+  CHECK(written_and_read(*layer).biases.size() == 6);
+}
+
 TEST_CASE("What cannot be stored is refused with the layer's name", "[modules]") {
   nn::Sequential net(nn::Linear(2, 3));
   auto& layer = *net->ptr<nn::LinearImpl>(0);

@@ -1,5 +1,6 @@
 #include "kernels/learned_quantize.h"
 
+#include "autograd/chunk_sums.h"
 #include "autograd/dense_view.h"
 #include "autograd/learned_operators.h"
 #include "kernels/fake_quantize.h"
@@ -168,24 +169,15 @@ class CpuPass final : public LearnedPass {
     job.x = x.const_data_ptr();
     job.dy = ordered.const_data_ptr();
     job.out = dx.mutable_data_ptr();
-    // The cut into chunks depends on the tensor alone, and so do the sums.
-    constexpr std::int64_t kChunks = 64;
-    const std::int64_t size = x.numel();
-    const std::int64_t chunk =
-        std::max(detail::kGrain / 2, (size + kChunks - 1) / kChunks + 1023) / 1024 * 1024;
-    const std::int64_t chunks = (size + chunk - 1) / chunk;
-    const std::int64_t width = kernels::kLearnedSums * job.view.channels;
-    std::vector<double> sums(static_cast<std::size_t>(chunks * width));
     const auto set = kernels::best_instruction_set();
-    at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        kernels::run_learned_gradient(job, i * chunk, std::min(size, (i + 1) * chunk), set,
-                                      sums.data() + i * width);
+    detail::ChunkSums sums(job.view, x.numel(), kernels::kLearnedSums);
+    sums.run([&](std::int64_t begin, std::int64_t end, double* to) {
+      kernels::run_learned_gradient(job, begin, end, set, to);
     });
     LearnedGradients result{dx, {}, {}, {}};
-    result.first = total(sums, chunks, 0);
-    result.second = total(sums, chunks, 1);
-    if constexpr (std::is_same_v<Grid, UniformGrid>) result.third = total(sums, chunks, 2);
+    result.first = total(sums, 0);
+    result.second = total(sums, 1);
+    if constexpr (std::is_same_v<Grid, UniformGrid>) result.third = total(sums, 2);
     return result;
   }
 
@@ -226,14 +218,11 @@ class CpuPass final : public LearnedPass {
   }
 
   /// Sum k of all chunks, for each channel, in the order of the chunks.
-  Tensor total(const std::vector<double>& sums, std::int64_t chunks, std::int64_t k) const {
-    const std::int64_t entries = job_.view.channels;
+  Tensor total(const detail::ChunkSums& sums, std::int64_t k) const {
     std::vector<double> totals(static_cast<std::size_t>(tables_.channels()));
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const double* const part = sums.data() + (chunk * kernels::kLearnedSums + k) * entries;
-      for (std::int64_t i = 0; i < entries; ++i)
-        totals[static_cast<std::size_t>(tables_.channel_of(i))] += part[i];
-    }
+    sums.for_each(k, [&](std::int64_t entry, double value) {
+      totals[static_cast<std::size_t>(tables_.channel_of(entry))] += value;
+    });
     auto result = torch::empty(shape_, torch::kFloat);
     std::copy(totals.begin(), totals.end(), result.mutable_data_ptr<float>());
     return result;

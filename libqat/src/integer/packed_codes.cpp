@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -76,11 +77,13 @@ std::int64_t element_count(torch::IntArrayRef shape, const std::string& who) {
     TORCH_CHECK_VALUE(size >= 0 && size <= kMaxPackedCount, who, ": expected a shape with sizes of 0 to ",
                       kMaxPackedCount, ", got ", shape);
     is_empty = is_empty || size == 0;
-    TORCH_CHECK_VALUE(is_empty || count <= kMaxPackedCount / size, who, ": expected a shape of at most ",
-                      kMaxPackedCount, " elements, got ", shape);
-    count = is_empty ? 0 : count * size;
+    // Sizes of 0 count as 1: the strides of an empty tensor must not overflow either.
+    const std::int64_t factor = std::max<std::int64_t>(size, 1);
+    TORCH_CHECK_VALUE(count <= kMaxPackedCount / factor, who, ": expected a shape of at most ",
+                      kMaxPackedCount, " elements (sizes of 0 counted as 1), got ", shape);
+    count *= factor;
   }
-  return count;
+  return is_empty ? 0 : count;
 }
 
 void check_packed_codes(std::span<const std::uint8_t> bytes, torch::IntArrayRef shape, std::int64_t bits,

@@ -8,9 +8,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -36,13 +38,36 @@ void check_packed_scales(const PackedLayer& layer, const std::string& who) {
     TORCH_CHECK_VALUE(std::isfinite(scales[c]) && is_usable, who, ": expected positive finite scales, got ",
                       scales[c], " at ", c);
   }
-  if (scales.size() <= 1) return;
   const auto dims = static_cast<std::int64_t>(layer.shape.size());
-  const bool fits =
-      layer.axis >= 0 && layer.axis < dims &&
-      layer.shape[static_cast<std::size_t>(layer.axis)] == static_cast<std::int64_t>(scales.size());
+  TORCH_CHECK_VALUE(layer.axis >= 0 && layer.axis < std::max<std::int64_t>(dims, 1), who, ": axis ",
+                    layer.axis, " does not exist in the shape ", torch::IntArrayRef(layer.shape),
+                    "; expected 0 to ", std::max<std::int64_t>(dims, 1) - 1);
+  if (scales.size() <= 1) return;
+  const bool fits = dims > 0 && layer.shape[static_cast<std::size_t>(layer.axis)] ==
+                                    static_cast<std::int64_t>(scales.size());
   TORCH_CHECK_VALUE(fits, who, ": expected one scale or as many as axis ", layer.axis, " of the shape ",
                     torch::IntArrayRef(layer.shape), " has channels, got ", scales.size());
+}
+
+/// Whether a weight of this shape can have so many output channels, which are on an axis: on axis 0, or on
+/// axis 1 (transposed convolutions) and there once for each group, the groups sharing the channels of axis 0.
+bool has_output_channels(const std::vector<std::int64_t>& shape, std::size_t axis, std::int64_t count) {
+  if (axis == 0) return count == (shape.empty() ? 1 : shape[0]);
+  if (axis != 1 || shape.size() < 2 || shape[1] == 0 || count % shape[1] != 0) return false;
+  return shape[0] % (count / shape[1]) == 0;
+}
+
+/// Several scales say which axis the output channels are on; one scale leaves it open.
+void check_packed_biases(const PackedLayer& layer, const std::string& who) {
+  if (layer.biases.empty()) return;
+  const auto count = static_cast<std::int64_t>(layer.biases.size());
+  const bool fits =
+      layer.scales.size() > 1
+          ? has_output_channels(layer.shape, static_cast<std::size_t>(layer.axis), count)
+          : has_output_channels(layer.shape, 0, count) || has_output_channels(layer.shape, 1, count);
+  TORCH_CHECK_VALUE(fits, who, ": expected a bias for each output channel of the shape ",
+                    torch::IntArrayRef(layer.shape), layer.scales.size() > 1 ? " on axis " : "",
+                    layer.scales.size() > 1 ? std::to_string(layer.axis) : "", ", or none, got ", count);
 }
 
 void check_packed_coding(const PackedLayer& layer, const IntegerRange& range, const std::string& who) {
@@ -55,6 +80,11 @@ void check_packed_coding(const PackedLayer& layer, const IntegerRange& range, co
                                    : layer.magnitudes == 0 && !layer.with_zero,
                     who, ": expected ", has_magnitudes ? "1 to 64 magnitudes" : "no magnitudes and no zero",
                     " for the coding ", name, ", got ", layer.magnitudes);
+  for (std::size_t c = 0; has_magnitudes && c < layer.scales.size(); ++c) {
+    TORCH_CHECK_VALUE(std::isfinite(std::ldexp(layer.scales[c], static_cast<int>(layer.magnitudes) - 1)), who,
+                      ": the largest of ", layer.magnitudes, " magnitudes at scale ", layer.scales[c],
+                      " of channel ", c, " is beyond float32; expected fewer magnitudes or a smaller scale");
+  }
   TORCH_CHECK_VALUE(
       layer.zero_points.empty() || (is_uniform && layer.zero_points.size() == layer.scales.size()), who,
       ": expected a zero point for each of the ", layer.scales.size(),
@@ -72,6 +102,7 @@ void check_packed_layer(const PackedLayer& layer, const std::string& who) {
   detail::check_packed_codes(layer.codes, layer.shape, range.bits(), who);
   check_packed_scales(layer, who);
   check_packed_coding(layer, range, who);
+  check_packed_biases(layer, who);
 }
 
 /// The real value of a stored number in a channel.
@@ -141,37 +172,56 @@ struct LayerHeader {
   PartSizes sizes;
 };
 
-/// Bytes of `count` words. The bound keeps sums far from overflow.
-std::int64_t word_bytes(std::int64_t count, const std::string& who) {
-  TORCH_CHECK_VALUE(count >= 0 && count <= kMaxPackedCount, who, ": expected 0 to ", kMaxPackedCount,
-                    " scales, zero points or biases, got ", count);
-  return count * static_cast<std::int64_t>(kWordBytes);
+/// A whole number between two; `who` names it.
+std::int64_t whole_number(const nlohmann::json& json, std::int64_t min, std::int64_t max,
+                          const std::string& who) {
+  // An unsigned number beyond int64 would become negative.
+  const bool fits = json.is_number_integer() &&
+                    (!json.is_number_unsigned() || json.get<std::uint64_t>() <= std::uint64_t{INT64_MAX});
+  const std::int64_t value = fits ? json.get<std::int64_t>() : min;
+  TORCH_CHECK_VALUE(fits && value >= min && value <= max, who, ": expected a whole number from ", min, " to ",
+                    max, ", got ", json.dump());
+  return value;
+}
+
+/// Bytes of as many words as the header says. The bound keeps sums far from overflow.
+std::int64_t word_bytes(const nlohmann::json& json, const char* name, const std::string& who) {
+  return whole_number(json.at(name), 0, kMaxPackedCount, who + ": " + name) *
+         static_cast<std::int64_t>(kWordBytes);
 }
 
 LayerHeader parse_layer_header(const nlohmann::json& json, const std::string& who) {
   LayerHeader header;
-  header.layer.bits = json.at("bits").get<std::int64_t>();
+  header.layer.bits = whole_number(json.at("bits"), 1, 16, who + ": bits");
   header.layer.signedness = json.at("signed").get<bool>() ? Signedness::kSigned : Signedness::kUnsigned;
   header.layer.coding =
       detail::parse_enum(kPackedCodingNames, who + ": coding", json.at("coding").get<std::string>());
   if (header.layer.coding == PackedCoding::kPowerOfTwo) {
-    header.layer.magnitudes = json.at("magnitudes").get<std::int64_t>();
+    header.layer.magnitudes = whole_number(json.at("magnitudes"), 1, kMostMagnitudes, who + ": magnitudes");
     header.layer.with_zero = json.at("with_zero").get<bool>();
   }
-  header.layer.shape = json.at("shape").get<std::vector<std::int64_t>>();
-  header.layer.axis = json.at("axis").get<std::int64_t>();
+  TORCH_CHECK_VALUE(json.at("shape").is_array(), who, ": expected an array as shape, got ",
+                    json.at("shape").dump());
+  for (const auto& size : json.at("shape"))
+    header.layer.shape.push_back(whole_number(size, 0, kMaxPackedCount, who + ": size in shape"));
+  const auto dims = static_cast<std::int64_t>(header.layer.shape.size());
+  header.layer.axis = whole_number(json.at("axis"), 0, std::max<std::int64_t>(dims, 1) - 1, who + ": axis");
   header.sizes.codes = packed_code_bytes(detail::element_count(header.layer.shape, who), header.layer.bits);
-  header.sizes.scales = word_bytes(json.at("scales").get<std::int64_t>(), who);
-  header.sizes.zero_points = word_bytes(json.at("zero_points").get<std::int64_t>(), who);
-  header.sizes.biases = word_bytes(json.at("biases").get<std::int64_t>(), who);
+  header.sizes.scales = word_bytes(json, "scales", who);
+  header.sizes.zero_points = word_bytes(json, "zero_points", who);
+  header.sizes.biases = word_bytes(json, "biases", who);
   return header;
 }
 
 std::vector<LayerHeader> parse_layer_headers(const nlohmann::json& json) {
-  TORCH_CHECK_VALUE(json.at("format").get<std::string>() == kPayloadFormat &&
-                        json.at("version").get<std::int64_t>() == kPayloadVersion,
+  const auto& format = json.at("format");
+  const auto& version = json.at("version");
+  TORCH_CHECK_VALUE(format.get<std::string>() == kPayloadFormat && version.is_number_integer() &&
+                        version == kPayloadVersion,
                     "read_payload: expected the format \"", kPayloadFormat, "\", version ", kPayloadVersion,
-                    ", got ", json.at("format").dump(), ", version ", json.at("version").dump());
+                    ", got ", format.dump(), ", version ", version.dump());
+  TORCH_CHECK_VALUE(json.at("layers").is_array(), "read_payload: expected an array as layers, got ",
+                    json.at("layers").dump());
   std::vector<LayerHeader> headers;
   for (const auto& layer : json.at("layers")) {
     headers.push_back(parse_layer_header(layer, layer_label("read_payload", headers.size())));

@@ -21,6 +21,8 @@ template <LowBitTask task, class T>
       return dorefa_code(x, largest, levels) * scale;
     case LowBitTask::kBinaryGradient:
       return binary_gradient(x, dy);
+    case LowBitTask::kTernaryGradient:
+      return ternary_gradient(x, dy);
     case LowBitTask::kDorefaGradient:
       return dorefa_gradient(x, dy, largest);
   }
@@ -29,7 +31,8 @@ template <LowBitTask task, class T>
 template <LowBitTask task, int step, class T>
 [[gnu::always_inline]] inline void run_elements(const LowBitJob<T>& job, std::int64_t begin,
                                                 std::int64_t end) {
-  constexpr bool has_dy = task == LowBitTask::kBinaryGradient || task == LowBitTask::kDorefaGradient;
+  constexpr bool has_dy = task == LowBitTask::kBinaryGradient || task == LowBitTask::kTernaryGradient ||
+                          task == LowBitTask::kDorefaGradient;
   const T levels = job.levels;
   const T largest = job.largest;
   while (begin < end) {
@@ -62,6 +65,8 @@ template <class T>
       return run_elements<LowBitTask::kDorefa, 0>(job, begin, end);
     case LowBitTask::kBinaryGradient:
       return run_elements<LowBitTask::kBinaryGradient, 0>(job, begin, end);
+    case LowBitTask::kTernaryGradient:
+      return run_elements<LowBitTask::kTernaryGradient, 0>(job, begin, end);
     case LowBitTask::kDorefaGradient:
       return run_elements<LowBitTask::kDorefaGradient, 0>(job, begin, end);
   }

@@ -8,11 +8,12 @@
 namespace qat::kernels {
 
 enum class LowBitTask : std::int8_t {
-  kBinary,          ///< x -> out: values.
-  kTernary,         ///< x -> out: values.
-  kDorefa,          ///< tanh(x) -> out: values.
-  kBinaryGradient,  ///< x, dy -> out: the gradient of x.
-  kDorefaGradient,  ///< tanh(x), dy -> out: the gradient of x.
+  kBinary,           ///< x -> out: values.
+  kTernary,          ///< x -> out: values.
+  kDorefa,           ///< tanh(x) -> out: values.
+  kBinaryGradient,   ///< x, dy -> out: the gradient of x.
+  kTernaryGradient,  ///< x, dy -> out: the gradient of x.
+  kDorefaGradient,   ///< tanh(x), dy -> out: the gradient of x.
 };
 
 /// One pass over a dense tensor of float or double. Values are codes where the scales are 1.

@@ -3,7 +3,9 @@
 #include <qat/numerics/elementary.h>
 #include <qat/numerics/host_device.h>
 
+#include <cassert>
 #include <cmath>
+#include <cstdint>
 
 namespace qat::detail {
 
@@ -26,6 +28,10 @@ class ScalarTape {
   QAT_HOST_DEVICE void run_backward();
   QAT_HOST_DEVICE double gradient(const Scalar& parameter) const;
 
+  /// The most numbers that a tape can hold, constants not counted.
+  static constexpr int kMostNodes = 32;
+  QAT_HOST_DEVICE int length() const { return count_; }
+
  private:
   friend class Scalar;
   struct Node {
@@ -36,10 +42,14 @@ class ScalarTape {
     Gate gate = Gate::kAll;
     double gradient = 0;
   };
-  static constexpr int kMostNodes = 32;  ///< the longest formula takes less than 20.
+  /// The index of a new node.
+  QAT_HOST_DEVICE int add_node() {
+    assert(count_ < kMostNodes && "qat: the formula is too long for ScalarTape; raise kMostNodes");
+    return count_++;
+  }
 
-  Node nodes_[kMostNodes];
   int count_ = 0;
+  Node nodes_[kMostNodes];
 };
 
 /// A number on a tape, or a constant.
@@ -79,7 +89,7 @@ class Scalar {
     Scalar result(value);
     result.tape_ = a.tape_ != nullptr ? a.tape_ : b.tape_;
     if (result.tape_ == nullptr) return result;
-    result.node_ = result.tape_->count_++;
+    result.node_ = result.tape_->add_node();
     auto& node = result.tape_->nodes_[result.node_];
     node.first = a.node_;
     node.first_slope = a_slope;
@@ -97,7 +107,7 @@ class Scalar {
 QAT_HOST_DEVICE Scalar ScalarTape::parameter(double value) {
   Scalar result(value);
   result.tape_ = this;
-  result.node_ = count_++;
+  result.node_ = add_node();
   return result;
 }
 

@@ -136,7 +136,7 @@ ValueRange range_on_host(const torch::Tensor& x, std::optional<std::int64_t> axi
 }
 
 ValueRange range_by_tensor_operations(const torch::Tensor& x, std::optional<std::int64_t> axis) {
-  const auto rows = axis ? x.movedim(*axis, 0).flatten(1) : x.flatten().unsqueeze(0);
+  const auto rows = axis ? x.movedim(*axis, 0).unsqueeze(-1).flatten(1) : x.flatten().unsqueeze(0);
   const auto shape = axis ? std::vector<std::int64_t>{rows.size(0)} : std::vector<std::int64_t>{};
   if (rows.size(1) == 0)
     return {torch::full(shape, kInfinity, x.options()), torch::full(shape, -kInfinity, x.options())};
@@ -195,7 +195,7 @@ torch::Tensor mean_on_host(const torch::Tensor& x) {
 }
 
 torch::Tensor mean_by_tensor_operations(const torch::Tensor& x, std::optional<std::int64_t> axis) {
-  const auto rows = axis ? x.movedim(*axis, 0).flatten(1) : x.flatten().unsqueeze(0);
+  const auto rows = axis ? x.movedim(*axis, 0).unsqueeze(-1).flatten(1) : x.flatten().unsqueeze(0);
   const auto shape = axis ? std::vector<std::int64_t>{rows.size(0)} : std::vector<std::int64_t>{};
   const auto sums = torch::nan_to_num(rows, 0.0, 0.0, 0.0).abs().sum(1, false, torch::kDouble);
   const auto counts = torch::isfinite(rows).sum(1).clamp_min(1);

@@ -120,11 +120,12 @@ void LearnedStepQuantizer::hold_in_bounds() {
   }
 }
 
-void LearnedStepQuantizer::set_start(const Tensor& value) {
+void LearnedStepQuantizer::set_start(const Tensor& value, const Tensor& has_data) {
   const bool is_log = options_.kind == LearnedStepKind::kTqt;
   named_parameters()[parameter_name(options_.kind)].copy_(value);
-  least_.copy_(is_log ? (value + kLeastPartLog2).clamp_min(-kLargestLog2)
-                      : (value * std::exp2(kLeastPartLog2)).clamp_min(kScaleFloor));
+  const auto part = is_log ? value + kLeastPartLog2 : value * std::exp2(kLeastPartLog2);
+  const double floor = is_log ? -kLargestLog2 : kScaleFloor;
+  least_.copy_(torch::where(has_data, part, torch::full_like(part, floor)).clamp_min(floor));
 }
 
 void LearnedStepQuantizer::start_from(const ValueRange& values) {
@@ -139,20 +140,22 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
       affine_params_from_range(values, options_.range, affine ? Symmetry::kAffine : Symmetry::kSymmetric,
                                PowerOfTwo::kNotRound, options_.axis);
   const auto scale = params.scale.to(torch::kDouble);
+  const bool has_negative = affine || options_.range.is_signed();
+  const auto has_data = (values.max > 0).logical_or(has_negative ? values.min < 0 : values.max > 0);
   switch (options_.kind) {
     case LearnedStepKind::kLsqPlus:
       parameters["offset"].copy_(-params.zero_point.to(torch::kDouble) * scale);
       [[fallthrough]];
     case LearnedStepKind::kLsq:
-      set_start(scale);
+      set_start(scale, has_data);
       return;
     case LearnedStepKind::kPact:
-      set_start(scale * options_.range.qmax());
+      set_start(scale * options_.range.qmax(), has_data);
       return;
     case LearnedStepKind::kTqt: {
       const auto steps = options_.range.bits() - (options_.range.is_signed() ? 1 : 0);
-      set_start(
-          torch::log2(scale * std::exp2(static_cast<double>(steps))).clamp(-kLargestLog2, kLargestLog2));
+      const auto threshold = torch::log2(scale * std::exp2(static_cast<double>(steps)));
+      set_start(threshold.clamp(-kLargestLog2, kLargestLog2), has_data);
       return;
     }
   }
@@ -161,15 +164,12 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
 void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
   const torch::NoGradGuard no_grad;
   if (options_.kind != LearnedStepKind::kLsq) return start_from(finite_range(x.detach(), options_.axis));
-  const auto magnitude = x.detach().to(torch::kDouble).abs();
-  const auto axis = detail::resolve_axis(x, options_.axis);
-  const auto mean = axis ? magnitude.transpose(0, *axis).unsqueeze(-1).flatten(1).mean(1) : magnitude.mean();
+  const auto mean = mean_magnitude(x, detail::resolve_axis(x, options_.axis)).to(torch::kDouble);
   const auto start = 2 * mean / std::sqrt(static_cast<double>(options_.range.qmax()));
   auto scale = named_parameters()["scale"];
   TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ",
                     scale.numel(), " channels, got shape ", x.sizes());
-  const auto usable = (start > 0) & torch::isfinite(start);
-  set_start(torch::where(usable, start, torch::full_like(start, kZeroRangeScale)));
+  set_start(torch::where(start > 0, start, torch::full_like(start, kZeroRangeScale)), start > 0);
 }
 
 std::string LearnedStepQuantizer::config() const {

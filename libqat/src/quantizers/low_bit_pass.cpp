@@ -1,5 +1,6 @@
 #include "quantizers/low_bit_pass.h"
 
+#include "autograd/chunk_sums.h"
 #include "autograd/dense_view.h"
 #include "kernels/low_bit_weight.h"
 #include <qat/numerics/low_bit_weight.h>
@@ -21,19 +22,6 @@ using torch::Tensor;
 
 Tensor dense(const Tensor& x) {
   return x.is_non_overlapping_and_dense() ? x.resolve_neg() : x.contiguous();
-}
-
-/// Calls function(first, last, k) for chunks k of a tensor, a cut that depends on its size alone.
-template <class Function>
-std::int64_t for_chunks(std::int64_t size, const Function& function) {
-  constexpr std::int64_t kChunks = 64;
-  const std::int64_t chunk = std::max(kGrain / 2, (size + kChunks - 1) / kChunks + 1023) / 1024 * 1024;
-  const std::int64_t chunks = (size + chunk - 1) / chunk;
-  at::parallel_for(0, chunks, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t k = first; k < last; ++k)
-      function(k * chunk, std::min(size, (k + 1) * chunk), k);
-  });
-  return chunks;
 }
 
 /// Calls function(t, begin, end), t[0] being tanh(x[begin]), for blocks that stay in the cache; keeps it in
@@ -153,19 +141,16 @@ class Pass {
     const auto table = entries(threshold);
     auto job = job_;
     job.threshold = threshold.empty() ? nullptr : table.data();
-    const std::int64_t entries = job.view.channels;
-    const std::int64_t width = kernels::kLowBitSums * entries;
     const auto set = kernels::best_instruction_set();
-    std::vector<double> parts(static_cast<std::size_t>(65 * width));
-    const std::int64_t chunks =
-        for_chunks(w_.numel(), [&](std::int64_t begin, std::int64_t end, std::int64_t k) {
-          kernels::run_low_bit_sums(job, begin, end, set, parts.data() + k * width);
-        });
+    ChunkSums sums(job.view, w_.numel(), kernels::kLowBitSums);
+    sums.run([&](std::int64_t begin, std::int64_t end, double* to) {
+      kernels::run_low_bit_sums(job, begin, end, set, to);
+    });
     std::vector<double> totals(kernels::kLowBitSums * scale_.size());
-    for (std::int64_t i = 0; i < chunks * width; ++i) {
-      const std::int64_t sum = i / entries % kernels::kLowBitSums;
-      totals[static_cast<std::size_t>(sum) * scale_.size() + channel_of(i % entries)] +=
-          parts[static_cast<std::size_t>(i)];
+    for (std::size_t k = 0; k < kernels::kLowBitSums; ++k) {
+      sums.for_each(static_cast<std::int64_t>(k), [&](std::int64_t entry, double value) {
+        totals[k * scale_.size() + channel_of(entry)] += value;
+      });
     }
     return totals;
   }
@@ -192,20 +177,30 @@ LowBitResult run_pass(const Tensor& w, const LowBitWeightOptions& options, LowBi
   return result;
 }
 
-/// The gradient of w; x is w for binary weights, tanh(w) for DoReFa.
+kernels::LowBitTask gradient_task(LowBitWeightKind kind) {
+  switch (kind) {
+    case LowBitWeightKind::kBinary:
+      return kernels::LowBitTask::kBinaryGradient;
+    case LowBitWeightKind::kTernary:
+      return kernels::LowBitTask::kTernaryGradient;
+    case LowBitWeightKind::kDorefa:
+      break;
+  }
+  return kernels::LowBitTask::kDorefaGradient;
+}
+
+/// The gradient of w; x is w, for DoReFa tanh(w).
 template <class T>
 Tensor gradient(LowBitWeightKind kind, const Tensor& x, const Tensor& gradient, double largest) {
-  const bool is_binary = kind == LowBitWeightKind::kBinary;
   const auto dy = same_order(gradient, x) ? gradient : torch::empty_like(x).copy_(gradient);
   const auto dx = torch::empty_like(x);
   const auto set = kernels::best_instruction_set();
-  const kernels::LowBitJob<T> job{
-      .task = is_binary ? kernels::LowBitTask::kBinaryGradient : kernels::LowBitTask::kDorefaGradient,
-      .view = {1, 1, x.numel()},
-      .largest = static_cast<T>(largest),
-      .x = x.const_data_ptr<T>(),
-      .dy = dy.const_data_ptr<T>(),
-      .out = dx.mutable_data_ptr<T>()};
+  const kernels::LowBitJob<T> job{.task = gradient_task(kind),
+                                  .view = {1, 1, x.numel()},
+                                  .largest = static_cast<T>(largest),
+                                  .x = x.const_data_ptr<T>(),
+                                  .dy = dy.const_data_ptr<T>(),
+                                  .out = dx.mutable_data_ptr<T>()};
   at::parallel_for(0, x.numel(), kGrain,
                    [&](std::int64_t begin, std::int64_t end) { kernels::run_low_bit(job, begin, end, set); });
   return dx;
@@ -217,23 +212,26 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
     const auto result = low_bit_pass(w, options, LowBitOutput::kLearning);
     context->saved_data["kind"] = static_cast<std::int64_t>(options.kind);
     context->saved_data["largest"] = result.largest;
-    if (options.kind == LowBitWeightKind::kBinary) context->save_for_backward({w});
-    if (options.kind == LowBitWeightKind::kDorefa) context->save_for_backward({w, result.tanh});
+    const bool is_dorefa = options.kind == LowBitWeightKind::kDorefa;
+    context->save_for_backward(is_dorefa ? torch::autograd::variable_list{w, result.tanh}
+                                         : torch::autograd::variable_list{w});
     return result.values;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto kind = static_cast<LowBitWeightKind>(context->saved_data["kind"].toInt());
     const auto& dy = gradients[0];
-    if (kind == LowBitWeightKind::kTernary) return {dy, Tensor()};
     const auto saved = context->get_saved_variables();
     const auto& w = saved[0];
     const double largest = context->saved_data["largest"].toDouble();
     if (torch::GradMode::is_enabled()) {  // a gradient of the gradient follows
-      if (kind == LowBitWeightKind::kBinary)
-        return {torch::where(w.abs() <= 1, dy, torch::zeros_like(dy)), Tensor()};
-      const auto t = torch::tanh(w);
-      return {dy / largest * (1 - t * t), Tensor()};
+      const auto passes = kind == LowBitWeightKind::kBinary ? w.abs() <= 1 : w == w;
+      auto passed = dy;
+      if (kind == LowBitWeightKind::kDorefa) {
+        const auto t = torch::tanh(w.masked_fill(~passes, 0));
+        passed = dy / largest * (1 - t * t);
+      }
+      return {torch::where(passes, passed, torch::zeros_like(dy)), Tensor()};
     }
     const auto& x = saved.back();
     const bool is_double = x.scalar_type() == torch::kDouble;

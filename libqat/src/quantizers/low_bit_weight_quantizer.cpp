@@ -123,7 +123,9 @@ Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& act
   const auto x = detail::activate(arithmetic(input), activation);
   if (detail::has_low_bit_pass(x)) return detail::low_bit_quantize(x, options_).to(input.scalar_type());
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
-  const auto smooth = is_dorefa ? squashed(x) : x;
+  const bool learns = torch::GradMode::is_enabled() && x.requires_grad();
+  const auto given = learns ? torch::where(torch::isnan(x), x.detach(), x) : x;  // a NaN gets no gradient
+  const auto smooth = is_dorefa ? squashed(given) : given;
   Tensor value;
   std::optional<Tensor> mask;
   {
@@ -133,13 +135,14 @@ Tensor LowBitWeightQuantizer::forward(const Tensor& input, const Activation& act
     value = coded.codes * coded.scale;
     if (options_.kind == LowBitWeightKind::kBinary) mask = at.abs() <= 1;
   }
-  const bool learns = torch::GradMode::is_enabled() && smooth.requires_grad();
   return (learns ? Replace::apply(smooth, value, mask) : value).to(input.scalar_type());
 }
 
 Tensor LowBitWeightQuantizer::codes(const Tensor& x) {
   const torch::NoGradGuard no_grad;
   const auto w = arithmetic(x).detach();
+  TORCH_CHECK_VALUE(!torch::isnan(w).any().item<bool>(),
+                    "qat::LowBitWeightQuantizer: the weight holds a NaN, which has no code");
   const auto codes = detail::has_low_bit_pass(w)
                          ? detail::low_bit_pass(w, options_, detail::LowBitOutput::kCodes).values
                          : encode(w, options_).codes;
@@ -154,7 +157,10 @@ AffineParams LowBitWeightQuantizer::affine_params(const Tensor& x) {
       (detail::has_low_bit_pass(w) ? detail::low_bit_pass(w, options_, detail::LowBitOutput::kScale).scale
                                    : encode(w, options_).scale)
           .to(torch::kFloat);
-  scale = torch::where(scale > 0, scale, torch::full_like(scale, kScaleFloor));
+  TORCH_CHECK_VALUE(!scale.is_cpu() || torch::isfinite(scale).all().item<bool>(),
+                    "qat::LowBitWeightQuantizer: the mean magnitude of the weight, its scale, is not finite; "
+                    "expected weights without NaN and infinities");
+  scale = torch::where(scale == 0, torch::full_like(scale, kScaleFloor), scale);
   scale = options_.axis ? scale.reshape({-1}) : scale.reshape({});
   const bool is_dorefa = options_.kind == LowBitWeightKind::kDorefa;
   const IntegerRange range(is_dorefa ? options_.bits + 1 : 2, Signedness::kSigned, RangeWidth::kNarrow);

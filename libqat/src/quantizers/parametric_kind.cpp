@@ -1,6 +1,7 @@
 #include "quantizers/parametric_kind.h"
 
 #include "numerics/enum_names.h"
+#include <qat/numerics/affine_scale.h>
 
 #include <c10/util/Exception.h>
 
@@ -18,6 +19,24 @@ constexpr detail::EnumNames<ParametricKind, 8> kParametricKindNames{
      {ParametricKind::kPow2BXmax, "pow2_b_xmax"},
      {ParametricKind::kPow2BXmin, "pow2_b_xmin"},
      {ParametricKind::kPow2XminXmax, "pow2_xmin_xmax"}}};
+
+/// Steps and ranges lie in [2^-63 (kScaleFloor), 2^63]: then all that follows from them is a normal float32.
+constexpr double kMostBoundLog2 = 63;
+/// The bits between a range and its step, where the step follows from range and width.
+constexpr double kMostStepBits = 16;
+
+struct Allowed {
+  double min;
+  double max;
+};
+
+/// Where the bounds of a learnable, not n, may lie.
+Allowed allowed_bounds(ParametricKind kind, std::string_view name) {
+  const bool derives_step = kind == ParametricKind::kFpNM || kind == ParametricKind::kFpBXmax;
+  const double least = derives_step ? kMostStepBits - kMostBoundLog2 : -kMostBoundLog2;
+  if (name == "m") return {least, kMostBoundLog2};
+  return {std::exp2(least), std::exp2(kMostBoundLog2)};
+}
 
 }  // namespace
 
@@ -71,10 +90,13 @@ void check_learnable(const ParametricOptions& options, std::string_view name, co
     const bool usable = options.compatible || (std::round(start) >= fewest && std::round(start) <= most);
     TORCH_CHECK_VALUE(usable && max <= 16, who, ": n = ", start, " in [", min, ", ", max, "] bits; expected ",
                       fewest, " to ", most, options.is_signed ? " (a sign takes one)" : "");
-  } else if (name != "m") {
-    TORCH_CHECK_VALUE(min > 0, who, ": the lower bound of ", name, " is ", min,
-                      "; expected a positive number");
+    return;
   }
+  const auto allowed = allowed_bounds(options.kind, name);
+  const bool is_low = min < allowed.min;
+  TORCH_CHECK_VALUE(!is_low && max <= allowed.max, who, ": the ", is_low ? "lower" : "upper", " bound of ",
+                    name, " is ", is_low ? min : max, "; expected ", name == "m" ? "" : "a positive number, ",
+                    allowed.min, " to ", allowed.max);
 }
 
 }  // namespace detail

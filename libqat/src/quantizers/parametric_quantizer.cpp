@@ -231,10 +231,13 @@ void ParametricQuantizer::hold_in_bounds() {
   }
   if (options_.compatible) return;
   auto parameters = named_parameters();
-  if (options_.kind == ParametricKind::kFpDXmax)
-    parameters["d"].copy_(torch::minimum(parameters["d"], parameters["xmax"]));
-  if (options_.kind == ParametricKind::kPow2XminXmax)
-    parameters["xmin"].copy_(torch::minimum(parameters["xmin"], parameters["xmax"]));
+  // The smaller one of two goes down with the larger one, no further than its own bound.
+  const auto hold_below_xmax = [&](const char* name) {
+    parameters[name].copy_(
+        torch::minimum(parameters[name], parameters["xmax"]).clamp_min(learnable(name).min));
+  };
+  if (options_.kind == ParametricKind::kFpDXmax) hold_below_xmax("d");
+  if (options_.kind == ParametricKind::kPow2XminXmax) hold_below_xmax("xmin");
 }
 
 void ParametricQuantizer::start_from(const ValueRange& values, std::int64_t bits) {

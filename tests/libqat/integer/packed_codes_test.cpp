@@ -117,4 +117,11 @@ TEST_CASE("unpacking refuses bytes that are truncated, too long or not zero at t
   CHECK(error_lacks(unpack(bytes, {-3}), {"[-3]"}) == "");
   const std::int64_t huge = std::int64_t{1} << 40;
   CHECK_THROWS_AS(unpack_codes(bytes, {huge, huge}, 4, Signedness::kUnsigned), c10::ValueError);
+  // Nothing to unpack, but no tensor either.
+  for (const auto& shape :
+       std::vector<std::vector<std::int64_t>>{{0, 1LL << 48, 1LL << 48}, {huge, huge, 0}}) {
+    CHECK(error_lacks([&] { unpack_codes({}, shape, 4, Signedness::kUnsigned); }, {"at most", "elements"}) ==
+          "");
+  }
+  CHECK(unpack_codes({}, {0, 1LL << 48}, 4, Signedness::kUnsigned).numel() == 0);
 }

@@ -148,16 +148,66 @@ TEST_CASE("a header that is not one of packed weights is refused") {
   CHECK(error_lacks(read("", "{}"), {"header", "format"}) == "");
   CHECK(error_lacks(read("qat packed weights", "another"), {"format", "another"}) == "");
   CHECK(error_lacks(read("\"version\":2", "\"version\":1"), {"version 1", "version 2"}) == "");
-  CHECK(error_lacks(read("\"bits\":4", "\"bits\":99"), {"1 to 16 bits", "99"}) == "");
-  CHECK(error_lacks(read("\"bits\":4", "\"bits\":\"4\""), {"header", "string"}) == "");
+  CHECK(error_lacks(read("\"bits\":4", "\"bits\":99"), {"layer 0: bits", "1 to 16", "99"}) == "");
+  CHECK(error_lacks(read("\"bits\":4", "\"bits\":\"4\""), {"layer 0: bits", "whole number", "\"4\""}) == "");
   CHECK(error_lacks(read("\"bits\":4,", ""), {"header", "bits"}) == "");
   CHECK(error_lacks(read("\"uniform\"", "\"log\""), {"layer 0", "coding", "log", "power_of_two"}) == "");
   CHECK(error_lacks(read("\"uniform\"", "\"power_of_two\""), {"header", "magnitudes"}) == "");
   CHECK(error_lacks(read("\"axis\":0", "\"axis\":1"), {"layer 0", "axis 1", "got 3"}) == "");
-  CHECK(error_lacks(read("\"scales\":3", "\"scales\":-3"), {"layer 0", "got -3"}) == "");
+  CHECK(error_lacks(read("\"axis\":0", "\"axis\":-7"), {"layer 0: axis", "0 to 1", "-7"}) == "");
+  CHECK(error_lacks(read("\"scales\":3", "\"scales\":-3"), {"layer 0: scales", "got -3"}) == "");
+  // Numbers that are not whole, or not within int64, or not there.
+  CHECK(error_lacks(read("\"bits\":4", "\"bits\":4.9"), {"layer 0: bits", "whole number", "4.9"}) == "");
+  CHECK(error_lacks(read("\"version\":2", "\"version\":2.9"), {"version 2, got", "version 2.9"}) == "");
+  for (const std::string key : {"scales", "biases", "zero_points", "axis", "bits"}) {
+    const auto from = payload.header.find("\"" + key + "\":") + key.size() + 3;
+    const std::string number = "\"" + key + "\":" + payload.header.substr(from, 1);
+    for (const std::string bad : {"1e300", "18446744073709551615", "0.5", "null", "[1]", "true"}) {
+      CAPTURE(key, bad);
+      CHECK(error_lacks(read(number, "\"" + key + "\":" + bad), {"layer 0: " + key, "whole number"}) == "");
+    }
+  }
+  CHECK(error_lacks(read("\"shape\":[3,1]", "\"shape\":[3,1.0]"), {"layer 0: size in shape", "1.0"}) == "");
+  CHECK(error_lacks(read("\"shape\":[3,1]", "\"shape\":3"), {"layer 0", "array as shape", "3"}) == "");
+  CHECK(error_lacks(read("", R"({"format": "qat packed weights", "version": 2, "layers": null})"),
+                    {"read_payload", "array", "null"}) == "");
   CHECK(error_lacks(read("\"shape\":[3,1]", "\"shape\":[281474976710656,281474976710656]"), {"layer 0"}) ==
         "");
   CHECK(error_lacks(read("\"shape\":[3,1]", "\"shape\":[281474976710656]"), {"truncated"}) == "");
+}
+
+TEST_CASE("a layer has a bias for each output channel or none") {
+  const auto refused = [](const std::vector<std::int64_t>& shape, const PackedFormat& format,
+                          std::int64_t scales, std::int64_t biases) {
+    return error_lacks(
+        [&] {
+          pack_layer(torch::zeros(shape, torch::kInt), format, torch::ones({scales}), {},
+                     torch::zeros({biases}, torch::kInt));
+        },
+        {"output channel", "got " + std::to_string(biases)});
+  };
+  const std::string accepted = "no exception";
+  for (const std::int64_t scales : {1, 16}) {
+    CHECK(refused({16, 3, 3, 3}, {}, scales, 7) == "");
+    CHECK(refused({16, 3, 3, 3}, {}, scales, 16) == accepted);
+    CHECK(refused({16, 3, 3, 3}, {}, scales, 0) == accepted);
+  }
+  // A transposed convolution: two, once for each of 1, 2 or 4 groups.
+  for (const std::int64_t scales : {1, 2}) {
+    for (const std::int64_t biases : {2, 4, 8})
+      CHECK(refused({4, 2, 3}, {.axis = 1}, scales, biases) == accepted);
+    for (const std::int64_t biases : {1, 3, 6, 16})
+      CHECK(refused({4, 2, 3}, {.axis = 1}, scales, biases) == "");
+  }
+  CHECK(refused({16, 3, 3, 3}, {}, 16, 48) == "");  // its scales are on axis 0
+  CHECK(refused({2, 4}, {.axis = 1}, 4, 2) == "");
+  auto layer = small_layer();
+  layer.biases.pop_back();
+  CHECK(error_lacks(
+            [&] {
+              write_payload({&layer, 1});
+            },
+            {"layer 0", "output channel", "[3, 1]", "got 2"}) == "");
 }
 
 TEST_CASE("a layer whose parts disagree is not written") {
@@ -213,10 +263,18 @@ TEST_CASE("pack_layer refuses a coding that does not fit") {
   CHECK(error_lacks(pack({.signedness = kUnsigned, .coding = PackedCoding::kPowerOfTwo}, {}),
                     {"1 to 64 magnitudes", "got 0"}) == "");
   CHECK(error_lacks(pack({.magnitudes = 3}, {}), {"no magnitudes", "uniform", "got 3"}) == "");
-  CHECK(error_lacks(pack({.axis = 1}, {}), {"axis 1", "[2]", "got 2"}) == "");
+  CHECK(error_lacks(pack({.axis = 1}, {}), {"axis 1", "[2]", "expected 0 to 0"}) == "");
   CHECK(error_lacks(pack({}, int_codes({1})), {"zero points of shape [2]", "[1]"}) == "");
   CHECK(error_lacks(pack({}, torch::ones({2})), {"int32 zero points", "Float"}) == "");
   CHECK(error_lacks(pack({.bits = 4}, int_codes({0, 8})), {"zero point 8", "int4", "[-8, 7]"}) == "");
   CHECK(error_lacks(pack({.signedness = kUnsigned, .coding = PackedCoding::kOdd}, int_codes({0, 0})),
                     {"uniform codes", "odd"}) == "");
+  // Whole and finite, but 1e38 * 2^63 is not.
+  const PackedFormat powers = {
+      .bits = 7, .signedness = kUnsigned, .coding = PackedCoding::kPowerOfTwo, .magnitudes = 64};
+  const auto top = int_codes({63});
+  CHECK(error_lacks([&] { pack_layer(top, powers, torch::tensor(1e38F), {}, {}); },
+                    {"64 magnitudes", "1e+38", "float32"}) == "");
+  CHECK(mismatch(unpack_weight(pack_layer(top, powers, torch::tensor(0x1p63F), {}, {})),
+                 torch::tensor({0x1p126F})) == "");
 }

@@ -100,6 +100,7 @@ void check_elements(std::int64_t inner) {
   });
   check_task<T>(LowBitTask::kBinaryGradient, inner,
                 [](T w, T dy, T, T) { return std::fabs(w) <= T(1) ? dy : T(0); });
+  check_task<T>(LowBitTask::kTernaryGradient, inner, [](T, T dy, T, T) { return dy; });
   check_task<T>(LowBitTask::kDorefaGradient, inner,
                 [](T t, T dy, T, T) { return dy / T(1.5) * (T(1) - t * t); });
 }
@@ -136,6 +137,25 @@ TEST_CASE("values and gradients of low-bit weights are those of a loop") {
   for (const std::int64_t inner : {1, 3, 33, 500}) {
     check_elements<float>(inner);
     check_elements<double>(inner);
+  }
+}
+
+TEST_CASE("a NaN among low-bit weights gets no gradient") {
+  const float nan = static_cast<float>(kNan);
+  const std::vector<float> x = {0.5F, nan, -0.25F};
+  const std::vector<float> dy = {1, 2, 4};
+  for (const auto task :
+       {LowBitTask::kBinaryGradient, LowBitTask::kTernaryGradient, LowBitTask::kDorefaGradient}) {
+    for (const auto set : kSets) {
+      if (!is_supported(set)) continue;
+      std::vector<float> out(x.size(), nan);
+      LowBitJob<float> job{
+          .task = task, .view = {1, 1, 3}, .x = x.data(), .dy = dy.data(), .out = out.data()};
+      run_low_bit(job, 0, 3, set);
+      CHECK(out[0] > 0);
+      CHECK(out[1] == 0);
+      CHECK(out[2] > 0);
+    }
   }
 }
 

@@ -310,7 +310,40 @@ TEST_CASE("start_from_tensor follows LSQ's rule for each channel, the other kind
   LearnedStepQuantizer four({.range = kInt4, .axis = 0, .channels = 4});
   CHECK(error_lacks([&] { four.start_from_tensor(x); }, {"4", "[3, 3]"}) == "");
   rows.start_from_tensor(values({kNan, 1, 1, kInfinity, 1, 1, 7, 7, 7}).reshape({3, 3}));
+  CHECK(mismatch(rows.named_parameters()["scale"], values({2 / root, 2 / root, 14 / root}), {1e-6}) == "");
+  rows.start_from_tensor(values({kNan, kNan, kNan, kInfinity, 0, 0, 7, 7, 7}).reshape({3, 3}));
   CHECK(mismatch(rows.named_parameters()["scale"], values({1, 1, 14 / root}), {1e-6}) == "");
+  LearnedStepQuantizer tensor({.range = kInt4});
+  tensor.start_from_tensor(values({1, kNan, -3, kInfinity}));
+  CHECK(number(tensor, "scale") == Approx(4 / root).epsilon(1e-6));
+}
+
+TEST_CASE("the scale of a channel that started with zeros can follow weights that come later") {
+  LearnedStepQuantizer lsq({.range = kInt4, .axis = 0, .channels = 2});
+  const auto zeros = values({0, 0, 1, -1}).reshape({2, 2});
+  for (const auto kind : kKinds) {
+    LearnedStepQuantizer quantizer({.kind = kind, .range = kUint4, .axis = 0, .channels = 2});
+    if (kind == Kind::kLsq) {
+      quantizer.start_from_tensor(zeros);
+    } else {
+      quantizer.start_from({values({0, 0}), values({0, 1})});
+    }
+    CAPTURE(qat::to_string(kind));
+    const bool is_log = kind == Kind::kTqt;
+    auto parameter = quantizer.parameters()[0];
+    const auto start = parameter.detach().clone();
+    {
+      const torch::NoGradGuard no_grad;
+      parameter.fill_(-1e6);
+    }
+    quantizer.hold_in_bounds();
+    CHECK(parameter[0].item<double>() == (is_log ? -31 : 0x1p-63));
+    CHECK(parameter[1].item<float>() == (is_log ? start[1] - 10 : start[1] * 0x1p-10).item<float>());
+  }
+  lsq.start_from({values({0, -1}), values({0, 1})});
+  set(lsq, "scale", values({1e-5, 1e-5}));
+  lsq.hold_in_bounds();
+  CHECK(lsq.forward(values({1e-4, -1e-4, 1, 1}).reshape({2, 2}))[0].abs().min().item<double>() > 5e-5);
 }
 
 TEST_CASE("case 113: a learned scale is written as a constant and still learns") {

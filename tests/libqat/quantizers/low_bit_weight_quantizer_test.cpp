@@ -256,6 +256,32 @@ TEST_CASE("traces of weight quantizers follow the weights") {
   }
 }
 
+TEST_CASE("a NaN among weights has no code and no gradient") {
+  const double nan = std::nan("");
+  const auto w = values({0.5, nan, -0.25, 0.75});
+  for (const auto kind : kKinds) {
+    CAPTURE(qat::to_string(kind));
+    LowBitWeightQuantizer quantizer({.kind = kind});
+    CHECK(error_lacks([&] { quantizer.codes(w); }, {"LowBitWeightQuantizer", "NaN", "no code"}) == "");
+    if (kind != Kind::kDorefa) {
+      CHECK(error_lacks([&] { quantizer.affine_params(w); }, {"LowBitWeightQuantizer", "not finite"}) == "");
+    }
+    const auto result = run(quantizer, w, torch::ones_like(w));
+    CHECK(std::isnan(result.y[1].item<double>()));
+    CHECK(result.dx[1].item<double>() == 0);
+    CHECK((result.dx != 0).sum().item<std::int64_t>() == 3);
+    // Twice differentiable, and still nothing for the NaN.
+    const auto x = w.clone().requires_grad_();
+    const auto dx = torch::autograd::grad({quantizer.forward(x).sum()}, {x}, {}, true, true)[0];
+    CHECK(mismatch(dx, result.dx, {1e-6}) == "");
+  }
+  LowBitWeightQuantizer rows({.axis = 0});
+  CHECK(error_lacks([&] { rows.affine_params(w.reshape({2, 2})); }, {"not finite"}) == "");
+  const auto result = run(rows, w.reshape({2, 2}), torch::ones({2, 2}));
+  CHECK(torch::isnan(result.y[0]).all().item<bool>());
+  CHECK(mismatch(result.y[1], values({0, 0.75})) == "");
+}
+
 TEST_CASE("weight quantizers refuse what they cannot do") {
   for (const std::int64_t bits : {0, -3, 9, 64}) {
     CHECK(error_lacks([&] { LowBitWeightQuantizer({.kind = Kind::kDorefa, .bits = bits}); },

@@ -30,8 +30,10 @@ struct FakeQuantizeOptions {
 };
 
 /// Quantizes and dequantizes: y = scale * (code - zero_point), code = clamp(round(f(x) / scale) + zero_point,
-/// qmin, qmax), with f the activation. One fused pass forward, one backward (it recomputes the code from x;
-/// nothing but x is saved).
+/// qmin, qmax), with f the activation. One fused pass forward, one backward. Between them is kept: nothing,
+/// where kUnclipped without activation lets every gradient pass; on the CPU a byte for each element, whether
+/// its gradient passes; on other devices, and with an activation whose negative slope is not 0, x, from which
+/// backward computes the code again.
 ///
 /// Shape: x any shape, y the same, with the strides of x where x is dense (channels-last stays so).
 ///

@@ -21,8 +21,8 @@ namespace qat {
 std::vector<std::uint8_t> pack_codes(const torch::Tensor& codes, std::int64_t bits, Signedness signedness);
 
 /// The codes that pack_codes packed: int32 on the CPU, of `shape`. Throws: c10::ValueError unless `bytes` has
-/// exactly the length that shape and width need and its padding is zero, and for a negative size or a width
-/// out of range.
+/// exactly the length that shape and width need and its padding is zero, and for a negative size, more than
+/// kMaxPackedCount elements (sizes of 0 counted as 1) or a width out of range.
 torch::Tensor unpack_codes(std::span<const std::uint8_t> bytes, torch::IntArrayRef shape, std::int64_t bits,
                            Signedness signedness);
 

@@ -30,7 +30,8 @@ struct PackedFormat {
   PackedCoding coding = PackedCoding::kUniform;
   std::int64_t magnitudes = 0;  ///< kPowerOfTwo: how many, 1 to 64; else 0.
   bool with_zero = false;       ///< kPowerOfTwo: whether 0 is among the values.
-  std::int64_t axis = 0;        ///< the axis of the weight that the scales belong to, if there are several.
+  std::int64_t axis = 0;        ///< the axis of the weight that the scales belong to, if there are several;
+                                ///< counted from the front.
   bool operator==(const PackedFormat&) const = default;
 };
 
@@ -41,7 +42,8 @@ struct PackedLayer : PackedFormat {
   std::vector<float> scales;              ///< one for each channel or one for the tensor; positive, finite;
                                           ///< with kOdd also 0: a channel of zeros.
   std::vector<std::int32_t> zero_points;  ///< kUniform: as many as scales; empty where all are 0.
-  std::vector<std::int32_t> biases;       ///< codes at scale_x * scale_w[c]; empty without a bias.
+  std::vector<std::int32_t> biases;       ///< codes at scale_x * scale_w[c], one for each output channel;
+                                          ///< empty without a bias.
 
   /// What this layer counts in a payload: bytes of codes + 4 * (scales + zero points + biases).
   std::int64_t payload_bytes() const;
@@ -50,7 +52,9 @@ struct PackedLayer : PackedFormat {
 
 /// Packs a layer. `codes`: the numbers to store, int32, see pack_codes. `scales`: float32, [] or [channels].
 /// `zero_points`: int32, of the shape of the scales, or undefined where all are 0. `biases`: int32,
-/// [channels], or undefined without a bias. Throws: c10::ValueError for anything else, see PackedLayer.
+/// [output channels], or undefined without a bias. Output channels are the size of axis 0, or that of axis 1
+/// times a number of groups that divides axis 0 (transposed convolutions); with several scales those of their
+/// axis. Throws: c10::ValueError for anything else, see PackedLayer.
 PackedLayer pack_layer(const torch::Tensor& codes, const PackedFormat& format, const torch::Tensor& scales,
                        const torch::Tensor& zero_points, const torch::Tensor& biases);
 
@@ -74,12 +78,13 @@ struct PackedPayload {
 };
 
 /// Writes layers. Throws: c10::ValueError for a layer whose parts disagree (code bytes and shape, scales and
-/// channels), or whose scales are not positive and finite, naming the layer by its index.
+/// channels, biases and output channels), whose scales are not positive and finite, or whose magnitudes leave
+/// float32, naming the layer by its index.
 PackedPayload write_payload(std::span<const PackedLayer> layers);
 
-/// The layers that write_payload wrote. Throws: c10::ValueError for a header that is not as above, for bytes
-/// that are fewer or more than it says, for padding that is not zero and for scales that are not positive and
-/// finite.
+/// The layers that write_payload wrote. Throws: c10::ValueError for a header that is not as above (numbers
+/// are whole), for bytes that are fewer or more than it says, for padding that is not zero and for layers
+/// that write_payload would refuse.
 std::vector<PackedLayer> read_payload(const PackedPayload& payload);
 
 }  // namespace qat

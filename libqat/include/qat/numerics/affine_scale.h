@@ -10,16 +10,14 @@ namespace qat {
 
 /// How a scale and a zero point follow from a range [min, max]; real = scale * (code - zero_point).
 enum class Symmetry : std::int8_t {
-  /// zero_point = 0. Signed codes: scale = max(|min|, |max|) / qmax. Unsigned codes: scale = max(max, 0) /
-  /// qmax,
-  /// negative data saturate to 0.
+  /// zero_point = 0. Signed codes: scale = max(|min|, |max|) / qmax. Unsigned codes:
+  /// scale = max(max, 0) / qmax, negative data saturate to 0.
   kSymmetric,
   /// lo = min(min, 0), hi = max(max, 0), scale = (hi - lo) / (qmax - qmin),
   /// zero_point = clamp(round_half_to_even(qmin - lo / scale), qmin, qmax).
   kAffine,
   /// The same with the nearest even zero point inside [qmin, qmax]: runtimes that add the zero point before
-  /// rounding
-  /// and runtimes that add it after agree on ties then. An end of the range may lose up to one step.
+  /// rounding and runtimes that add it after agree on ties then. An end of the range may lose up to one step.
   kAffineEvenZero,
 };
 
@@ -78,8 +76,7 @@ QAT_HOST_DEVICE float usable_scale(double raw, PowerOfTwo rounding) {
 /// The scale is rounded first, the zero point follows from the rounded scale. Arithmetic in double: a
 /// quotient of floats comes out as float32 division gives it. A scale that keeps the width of the range gives
 /// its zero point by qmin - lo * (qmax - qmin) / (hi - lo), which depends on the proportion of lo and hi
-/// alone: (-1, 1), (-3, 3) and
-/// (-0.1, 0.1) all give 127.5, hence 128 for codes in [0, 255].
+/// alone: (-1, 1), (-3, 3) and (-0.1, 0.1) all give 127.5, hence 128 for codes in [0, 255].
 /// Always finite and in range: NaN counts as 0, an infinite bound gives the largest scale.
 QAT_HOST_DEVICE AffineScale affine_scale(float min, float max, std::int32_t qmin, std::int32_t qmax,
                                          Symmetry symmetry, PowerOfTwo power_of_two) {

@@ -20,10 +20,16 @@ template <class T>
   return w < T(0) ? T(-1) : T(1);
 }
 
-/// The gradient of binary weights: dy where |w| <= 1, else 0.
+/// The gradient of binary weights: dy where |w| <= 1, else 0, for NaN too.
 template <class T>
 [[gnu::always_inline]] QAT_HOST_DEVICE T binary_gradient(T w, T dy) {
   return low_bit_magnitude(w) <= T(1) ? dy : T(0);
+}
+
+/// The gradient of ternary weights: dy, 0 for NaN.
+template <class T>
+[[gnu::always_inline]] QAT_HOST_DEVICE T ternary_gradient(T w, T dy) {
+  return w == w ? dy : T(0);
 }
 
 /// Weights of at most this share of the mean magnitude become 0 in ternary weights.
@@ -48,10 +54,10 @@ template <class T>
   return T(2) * std::rint((t / largest * T(0.5) + T(0.5)) * levels) - levels;
 }
 
-/// The gradient of w through the rounding and through tanh; `largest` is a constant.
+/// The gradient of w through the rounding and through tanh, 0 for NaN; `largest` is a constant.
 template <class T>
 [[gnu::always_inline]] QAT_HOST_DEVICE T dorefa_gradient(T t, T dy, T largest) {
-  return dy / largest * (T(1) - t * t);
+  return t == t ? dy / largest * (T(1) - t * t) : T(0);
 }
 
 }  // namespace qat

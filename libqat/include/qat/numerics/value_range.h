@@ -8,8 +8,7 @@
 namespace qat {
 
 /// Real values [min, max]: float32 tensors of shape [] (per tensor) or [C] (per channel). min > max is an
-/// empty range;
-/// (+inf, -inf) stands for "nothing seen".
+/// empty range; (+inf, -inf) stands for "nothing seen".
 struct ValueRange {
   torch::Tensor min;
   torch::Tensor max;

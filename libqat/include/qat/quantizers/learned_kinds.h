@@ -31,16 +31,14 @@ enum class LearnedStepKind : std::int8_t {
   /// Learned step size (Esser et al., arXiv 1902.08153, eq. 1 to 3): parameter `scale`, zero point 0.
   kLsq,
   /// LSQ+ (Bhalgat et al., arXiv 2004.09576, eq. 1 to 5): parameters `scale` and `offset`. The offset is
-  /// rounded to
-  /// whole steps, zero_point = clamp(round(-offset / scale), qmin, qmax), so that 0 stays exactly 0.
+  /// rounded to whole steps, zero_point = clamp(round(-offset / scale), qmin, qmax), so that 0 stays
+  /// exactly 0.
   kLsqPlus,
   /// PACT (Choi et al., arXiv 1805.06085, eq. 1 to 3): parameter `alpha`, unsigned, scale = alpha / qmax;
-  /// alpha gets
-  /// the gradient of the elements at or above it, the rounding error gives none.
+  /// alpha gets the gradient of the elements at or above it, the rounding error gives none.
   kPact,
-  /// TQT (Jain et al., arXiv 1903.08066, eq. 5 to 8): parameter `log2_t`, scale = 2^ceil(log2_t) / 2^(bits -
-  /// signed).
-  /// Elements up to half a step beyond the ends count as inside.
+  /// TQT (Jain et al., arXiv 1903.08066, eq. 5 to 8): parameter `log2_t`,
+  /// scale = 2^ceil(log2_t) / 2^(bits - signed). Elements up to half a step beyond the ends count as inside.
   kTqt,
 };
 

@@ -36,7 +36,8 @@ struct LearnedStepOptions {
 ///
 /// After a start, hold_in_bounds keeps scale and alpha at 2^-10 of their start values or above (log2_t: 10
 /// below): a large step of the optimizer makes a scale small, not zero, and biases at it stay within int32.
-/// Buffer `least`, shape of the parameter; kScaleFloor (-31) until a start.
+/// Buffer `least`, shape of the parameter; kScaleFloor (-31) until a start, and for channels that were all 0
+/// then: nothing is known of their scale.
 ///
 /// Gradient: elements strictly between the ends of the range give it to x (an element on an end or within
 /// half a step beyond it belongs to the end; TQT: to x), the others to the parameter by the code they
@@ -60,8 +61,8 @@ class LearnedStepQuantizer : public Quantizer {
   /// Sets the parameters so that the range covers the values. A range of zero width gives kZeroRangeScale.
   /// Throws: c10::ValueError if its shape is not that of the parameters.
   void start_from(const ValueRange& values);
-  /// LSQ's start for a tensor, 2 mean|x| / sqrt(qmax) of each channel (Esser et al., section 2.1),
-  /// kZeroRangeScale where all is 0; other kinds: the range of x.
+  /// LSQ's start for a tensor, 2 mean|x| / sqrt(qmax) of each channel (Esser et al., section 2.1), NaN and
+  /// infinities left out, kZeroRangeScale where nothing or only zeros remain; other kinds: the range of x.
   void start_from_tensor(const torch::Tensor& x);
 
   /// The grid in use, differentiable by the parameters. `elements` of the tensor: for the gradient's scale.
@@ -71,7 +72,8 @@ class LearnedStepQuantizer : public Quantizer {
  private:
   std::int64_t channel_elements(const torch::Tensor& x) const;
 
-  void set_start(const torch::Tensor& value);
+  /// `has_data`: whether the value follows from data other than 0, for each entry.
+  void set_start(const torch::Tensor& value, const torch::Tensor& has_data);
 
   LearnedStepOptions options_;
   torch::Tensor least_;

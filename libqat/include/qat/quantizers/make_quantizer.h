@@ -19,9 +19,8 @@ namespace qat {
 /// * lsq_plus: as lsq for weights; for activations the offset learns too.
 /// * pact: activations that are not negative; fixed width; the range learns.
 /// * fp_n_m, fp_b_xmax, fp_d_xmax, fp_d_b: step, range and width learn, up to the given width.
-/// * pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax: smallest and largest magnitude and width learn, up
-/// to the
-///   given width and at most 4 bits.
+/// * pow2_n_m, pow2_b_xmax, pow2_b_xmin, pow2_xmin_xmax: smallest and largest magnitude and width learn,
+///   up to the given width and at most 4 bits.
 /// * dorefa, binary, ternary: weights; fixed width (binary 1, ternary 2); nothing learns.
 const std::vector<std::string>& weight_quantizer_names();
 const std::vector<std::string>& activation_quantizer_names();
@@ -37,9 +36,9 @@ std::int64_t most_bits(std::string_view family, std::int64_t bits);
 /// Where the start values of a weight quantizer come from; in text "statistics", "mse".
 enum class WeightStart : std::int8_t {
   kStatistics,  ///< what the family's paper says: the range, or the mean magnitude (lsq).
-  kMse,  ///< the part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean
-         ///< squared error, for each channel. As kStatistics for dorefa, binary and ternary: their scales
-         ///< follow the weights.
+  /// The part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean squared error,
+  /// for each channel. As kStatistics for dorefa, binary and ternary: their scales follow the weights.
+  kMse,
 };
 
 std::string to_string(WeightStart start);

@@ -61,8 +61,9 @@ Learnable default_learnable(ParametricKind kind, std::string_view name);
 /// gradient only if that points inward.
 ///
 /// Uniform kinds: real = d * code, d a power of two, code in [-high, high] or [0, high], high = floor(xmax /
-/// d) <= N: no value exceeds xmax; d is held at or below xmax. Power-of-two kinds: real = xmin * code, code
-/// 0, +-1, +-2, +-4, ...; K is held in [1, 64], xmin at or below xmax.
+/// d) <= N: no value exceeds xmax; the d in use is held at or below xmax, also where its own lower bound is
+/// above. Power-of-two kinds: real = xmin * code, code 0, +-1, +-2, +-4, ...; K is held in [1, 64], the xmin
+/// in use at or below xmax in the same way.
 ///
 /// Example:
 ///   ParametricQuantizer weights({.kind = ParametricKind::kFpDXmax, .axis = 0, .channels = 64});
@@ -70,8 +71,9 @@ Learnable default_learnable(ParametricKind kind, std::string_view name);
 class ParametricQuantizer : public Quantizer {
  public:
   /// Throws: c10::ValueError naming the learnable, its value and what is allowed: start values outside their
-  /// bounds, empty bounds, widths below 1 + signed (pow2: below signed + with_zero) or above 16, steps and
-  /// ranges that are not positive.
+  /// bounds, empty bounds, widths below 1 + signed (pow2: below signed + with_zero) or above 16, bounds of d,
+  /// xmax and xmin outside [2^-63 (kScaleFloor), 2^63], of m outside [-63, 63]; where the step follows from
+  /// range and width (fp_n_m, fp_b_xmax) from 2^-47 (m: -47) on, so that no step is below kScaleFloor.
   explicit ParametricQuantizer(ParametricOptions options = {});
 
   using Quantizer::forward;
