@@ -141,6 +141,30 @@ TEST_CASE("A sum of a tensor with itself has one quantizer", "[schedulers]") {
         Texts{"add.input_slot -> conv.output_slot", "add.input_slot_1 -> conv.output_slot"});
 }
 
+TEST_CASE("The graph shows which activations are never negative", "[schedulers]") {
+  GraphBuilder g;
+  const auto x = g.input();
+  const auto relu = g.layer("ReLU", "relu", {g.layer("Conv2d", "conv", {x})});
+  const auto pooled = g.layer("MaxPool2d", "pool", {g.layer("Sigmoid", "sigmoid", {x})});
+  const auto functional = g.operation("aten::relu", {g.layer("Conv2d", "hidden", {x})});
+  const auto cat = g.layer("Cat", "cat", {relu, pooled});
+  const auto sum =
+      g.layer("Add", "add",
+              {g.layer("ReLU", "relu2", {g.layer("Conv2d", "a", {cat})}), g.layer("Conv2d", "b", {cat})});
+  g.output(g.layer("Conv2d", "c", {sum}));
+  g.output(g.layer("Conv2d", "d", {functional}));
+  const auto placement = g.place(nothing_skipped());
+  Texts never;
+  Texts maybe;
+  for (const auto& group : placement.activations)
+    (group.never_negative ? never : maybe).insert(group.owner().layer + "." + group.owner().id.name());
+  CHECK(never == Texts{"relu.output_slot", "d.input_slot"});
+  CHECK(maybe == Texts{"conv.input_slot", "relu2.output_slot", "add.output_slot"});
+  CHECK(activations(placement).contains("relu.output_slot = sigmoid.output_slot"));
+  REQUIRE(placement.activations.at(1).joined.size() == 1);
+  CHECK(placement.activations.at(1).joined[0].layer == "cat");
+}
+
 TEST_CASE("Sums are wider than the products that read them", "[schedulers]") {
   GraphBuilder g;
   const auto x = g.input();

@@ -308,21 +308,13 @@ TEST_CASE("An activation budget that check() takes is kept", "[schedulers]") {
       config.activation_budget = kind;
       config.activation_budget_kb = kilobytes(bytes);
       Run run(config);
-      const auto refusal = error_lacks([&] { run.scheduler.check(); }, {"activation_budget_kb"});
-      if (refusal != "no exception") {
-        CHECK(refusal == "");
+      // The input may be negative: 16 elements of 2 bits. The ReLU's 8 are not: 1 bit.
+      if (bytes < (kind == ActivationBudget::kSum ? 5 : 4)) {
+        CHECK(error_lacks([&] { run.scheduler.check(); }, {"activation_budget_kb"}) == "");
         continue;
       }
-      run.scheduler.start_recording();
-      run.net->forward(images());
-      // The sign of the input is known now: what cannot be kept is refused without a change.
-      try {
-        run.scheduler.start_training();
-      } catch (const c10::ValueError& error) {
-        CHECK_THAT(error.what_without_backtrace(), Catch::Matchers::Contains("activation_budget_kb"));
-        CHECK(run.scheduler.phase() == Phase::kRecording);
-        continue;
-      }
+      CHECK_NOTHROW(run.scheduler.check());
+      run.start();
       const auto [input, relu] = activation_bytes(run.net);
       CHECK((kind == ActivationBudget::kSum ? input + relu : std::max(input, relu)) <= bytes);
     }

@@ -1,5 +1,4 @@
 #include <qat/numerics/bit_budget.h>
-#include <qat/numerics/elementary.h>
 #include <qat/numerics/rounding.h>
 
 #include <c10/util/Exception.h>
@@ -7,26 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <sstream>
 #include <tuple>
 #include <utility>
 
 namespace qat {
 namespace {
-
-/// ceil(log2(v)) for finite v >= 1, exact.
-std::int64_t ceil_log2(double v) {
-  int exponent = 0;
-  const double mantissa = std::frexp(v, &exponent);
-  return mantissa == 0.5 ? exponent - 1 : exponent;
-}
-
-BitCount held_to_minimum(const BitCount& count, std::int64_t min_bits) {
-  return count.bits > min_bits ? count : BitCount{min_bits, 0.0, 0.0};
-}
-
-// ---- The hard limit.
 
 std::string request_label(std::span<const WidthRequest> requests, std::size_t layer) {
   const std::string& name = requests[layer].name;
@@ -40,15 +25,20 @@ void check_requests(std::span<const WidthRequest> requests) {
                       "bit budget: ", request_label(requests, l),
                       ": expected 1 <= min_bits <= max_bits <= 16, got min_bits ", request.min_bits,
                       " and max_bits ", request.max_bits);
-    for (const std::int64_t value : {request.count, request.fixed_bytes}) {
+    std::vector<std::int64_t> values = request.further_counts;
+    values.insert(values.end(), {request.count, request.fixed_bytes});
+    for (const std::int64_t value : values) {
       TORCH_CHECK_VALUE(value >= 0 && value <= kMaxPackedCount, "bit budget: ", request_label(requests, l),
-                        ": expected a count and fixed_bytes of 0 to ", kMaxPackedCount, ", got ", value);
+                        ": expected counts and fixed_bytes of 0 to ", kMaxPackedCount, ", got ", value);
     }
   }
 }
 
 std::int64_t bytes_at(const WidthRequest& request, std::int64_t width) {
-  return packed_code_bytes(request.count, width) + request.fixed_bytes;
+  std::int64_t bytes = packed_code_bytes(request.count, width) + request.fixed_bytes;
+  for (const std::int64_t count : request.further_counts)
+    bytes += packed_code_bytes(count, width);
+  return bytes;
 }
 
 /// The latent width as it counts.
@@ -261,47 +251,6 @@ void raise_where_it_fits(std::span<const WidthRequest> requests, std::int64_t bu
 }
 
 }  // namespace
-
-BitCount uniform_bits(double xmax, double step, bool is_signed, std::int64_t min_bits) {
-  TORCH_CHECK_VALUE(std::isfinite(xmax) && xmax >= 0.0 && std::isfinite(step) && step > 0.0,
-                    "uniform_bits: expected finite xmax >= 0 and step > 0, got xmax ", xmax, " and step ",
-                    step);
-  TORCH_CHECK_VALUE(min_bits >= 0, "uniform_bits: expected min_bits of 0 or more, got ", min_bits);
-  const double d = nearest_power_of_two(step);
-  const double q = round_to_integer<Rounding::kHalfAwayFromZero>(xmax / d);
-  TORCH_CHECK_VALUE(std::isfinite(q), "uniform_bits: the codes up to xmax / step, ", xmax, " / ", step,
-                    ", have no finite number; bound the parameters");
-  const double slope = 1.0 / (std::numbers::ln2 * (q + 1.0) * d);
-  return held_to_minimum({ceil_log2(q + 1.0) + (is_signed ? 1 : 0), slope, -slope * xmax / step}, min_bits);
-}
-
-BitCount pow2_bits(double xmax, double xmin, bool extra_bit, std::int64_t min_bits) {
-  TORCH_CHECK_VALUE(xmax > 0.0 && std::isfinite(nearest_power_of_two(xmax)) && xmin > 0.0 &&
-                        std::isfinite(nearest_power_of_two(xmin)),
-                    "pow2_bits: expected finite positive xmax and xmin, got xmax ", xmax, " and xmin ", xmin);
-  TORCH_CHECK_VALUE(min_bits >= 0, "pow2_bits: expected min_bits of 0 or more, got ", min_bits);
-  if (xmax < xmin) {
-    const BitCount exchanged = pow2_bits(xmin, xmax, extra_bit, min_bits);
-    return {exchanged.bits, exchanged.d_step, exchanged.d_xmax};
-  }
-  int upper = 0;
-  int lower = 0;
-  std::frexp(nearest_power_of_two(xmax), &upper);
-  std::frexp(nearest_power_of_two(xmin), &lower);
-  const double magnitudes = upper - lower + 1.0;
-  const double slope = 1.0 / (std::numbers::ln2 * std::numbers::ln2 * magnitudes);
-  return held_to_minimum({ceil_log2(magnitudes) + (extra_bit ? 1 : 0), slope / xmax, -slope / xmin},
-                         min_bits);
-}
-
-BudgetPenalty budget_penalty(double size_kb, double budget_kb, double lambda) {
-  TORCH_CHECK_VALUE(
-      std::isfinite(size_kb) && std::isfinite(budget_kb) && std::isfinite(lambda) && lambda >= 0.0,
-      "budget_penalty: expected finite sizes and a finite lambda >= 0, got size ", size_kb, " kB, budget ",
-      budget_kb, " kB, lambda ", lambda);
-  const double above = std::max(0.0, size_kb - budget_kb);
-  return {lambda * above * above, 2.0 * lambda * above};
-}
 
 std::int64_t packed_bytes(std::span<const WidthRequest> requests, std::span<const std::int64_t> widths) {
   check_requests(requests);

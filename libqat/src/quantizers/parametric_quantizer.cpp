@@ -171,6 +171,9 @@ std::int64_t ParametricQuantizer::fewest_bits() const {
 }
 
 void ParametricQuantizer::limit_bits(std::int64_t bits) {
+  TORCH_CHECK_VALUE(!options_.compatible, "qat::ParametricQuantizer ", to_string(options_.kind),
+                    ": a limit of ", bits,
+                    " bits, but the quantizer is compatible, which has none; expected compatible = false");
   TORCH_CHECK_VALUE(bits >= fewest_bits() && bits <= kMostBits, "qat::ParametricQuantizer ",
                     to_string(options_.kind), ": a limit of ", bits, " bits; expected ", fewest_bits(),
                     " to ", kMostBits);

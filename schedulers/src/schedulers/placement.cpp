@@ -33,6 +33,7 @@ class Placer {
     find_skipped();
     find_quantized();
     find_origins();
+    find_never_negative();
     for (const GraphNode& node : graph_.nodes) {
       if (quantized_[node.id]) need_inputs_of(node);
     }
@@ -136,6 +137,21 @@ class Placer {
     }
   }
 
+  // By the nodes that made them; in topological order, so what a node reads is known before.
+  void find_never_negative() {
+    static const std::set<std::string> kinds = {"ReLU", "ReLU6", "Sigmoid", "relu", "sigmoid"};
+    never_negative_.resize(graph_.tensors.size(), false);
+    for (const GraphNode& node : graph_.nodes) {
+      const auto is_known = [&](std::int64_t tensor) { return never_negative_[tensor]; };
+      const LayerTraits* traits = traits_of(node);
+      bool never = kinds.contains(class_name(node.type));
+      if (passes(node)) never = is_known(node.inputs[0]);
+      if (traits && traits->joins) never = std::all_of(node.inputs.begin(), node.inputs.end(), is_known);
+      for (const std::int64_t output : node.outputs)
+        never_negative_[output] = never;
+    }
+  }
+
   std::int64_t find_group(std::int64_t tensor) {
     while (group_[tensor] != tensor)
       tensor = group_[tensor] = group_[group_[tensor]];
@@ -203,6 +219,10 @@ class Placer {
         if (views.insert(reader.tensor).second) slots_of(tensor.id).push_back(reader.slot);
       }
     }
+    for (const GraphNode& node : graph_.nodes) {
+      if (joins(node) && group_index_.contains(find_group(node.outputs[0])))
+        members_of(node.outputs[0]).joined.push_back({node.path, {SlotId::Kind::kOutput, 0}});
+    }
     set_widths();
     for (const GraphTensor& tensor : graph_.tensors) {
       if (needed_[tensor.id]) link_readers(tensor.id);
@@ -212,18 +232,18 @@ class Placer {
   void set_widths() {
     for (const std::int64_t tensor : added_)
       added_groups_.insert(find_group(tensor));
+    std::set<std::int64_t> negative_groups;
+    for (const GraphTensor& tensor : graph_.tensors) {
+      if (needed_[tensor.id] && !never_negative_[tensor.id]) negative_groups.insert(find_group(tensor.id));
+    }
     for (const auto& [representative, index] : group_index_) {
       ScaleGroup& group = placement_.activations[index];
       const bool is_input = group.owner().id.kind == SlotId::Kind::kInput;
       std::int64_t bits = is_input && config_.input_bits != 0 ? config_.input_bits : config_.activation_bits;
       if (added_groups_.contains(representative)) bits = std::max(bits, config_.residual_bits);
-      group.bits = bits_of(group.owner().layer, bits);
+      group.bits = bits_of(config_.layer_activation_bits, group.owner().layer, bits);
+      group.never_negative = !negative_groups.contains(representative);
     }
-  }
-
-  std::int64_t bits_of(const std::string& layer, std::int64_t otherwise) const {
-    const auto found = config_.layer_activation_bits.find(layer);
-    return found == config_.layer_activation_bits.end() ? otherwise : found->second;
   }
 
   void link_readers(std::int64_t tensor) {
@@ -235,13 +255,14 @@ class Placer {
       const bool is_member =
           std::find(group.slots.begin(), group.slots.end(), reader.slot) != group.slots.end();
       if (is_member || (arrives_quantized && !reader.quantized)) continue;
-      const std::int64_t wanted = bits_of(reader.slot.layer, config_.activation_bits);
+      const std::int64_t wanted =
+          bits_of(config_.layer_activation_bits, reader.slot.layer, config_.activation_bits);
       const bool narrows = is_wide && reader.multiplies && wanted < group.bits;
       if (narrows && narrow) {
         placement_.links.push_back({reader.slot, *narrow, true});
       } else if (narrows) {
         narrow = reader.slot;
-        placement_.activations.push_back({{reader.slot}, wanted});
+        placement_.activations.push_back({{reader.slot}, wanted, {}, never_negative_[tensor]});
       } else {
         placement_.links.push_back({reader.slot, group.owner(), !arrives_quantized});
       }
@@ -303,6 +324,7 @@ class Placer {
   std::vector<bool> quantized_;               // by node: its inputs and its weight are
   std::vector<std::int64_t> origin_;          // by tensor: the tensor whose quantizer it carries
   std::vector<std::int64_t> group_;           // by tensor: union-find over shared scales
+  std::vector<bool> never_negative_;          // by tensor: the graph shows it
   std::vector<bool> needed_;                  // by tensor: gets a quantizer
   std::vector<std::vector<Reader>> readers_;  // by origin
   std::set<std::int64_t> added_;              // operands of Add or Sub
@@ -313,6 +335,12 @@ class Placer {
 };
 
 }  // namespace
+
+std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
+                     std::int64_t otherwise) {
+  const auto found = layers.find(path);
+  return found == layers.end() ? otherwise : found->second;
+}
 
 std::string class_name(const std::string& type) {
   const std::size_t colons = type.rfind("::");

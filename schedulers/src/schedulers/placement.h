@@ -46,6 +46,9 @@ struct PlacedLink {
 struct ScaleGroup {
   std::vector<PlacedSlot> slots;
   std::int64_t bits = 8;  ///< as configured: the width, or the most where it learns.
+  std::vector<PlacedSlot> joined =
+      {};                       ///< outputs of Cat: they hold the codes of `slots`, without a quantizer.
+  bool never_negative = false;  ///< the graph shows it: all are made by ReLU, ReLU6 or Sigmoid.
 
   const PlacedSlot& owner() const { return slots.front(); }
 };
@@ -77,6 +80,10 @@ struct Placement {
 /// quantized.
 Placement place_quantizers(const Graph& graph, const std::map<std::string, LayerTraits>& traits,
                            const QATConfig& config, const std::set<std::string>& folded = {});
+
+/// The width that a configuration gives to a layer; `otherwise` if it names no such layer.
+std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
+                     std::int64_t otherwise);
 
 /// The class name that configurations use: "qat::nn::Conv2d" (or "Conv2dImpl") -> "Conv2d".
 std::string class_name(const std::string& type);

@@ -1,3 +1,5 @@
+#include "schedulers/budgeted_slots.h"
+#include "schedulers/layer_bits.h"
 #include "schedulers/optimizer_parameters.h"
 #include "schedulers/slot_contents.h"
 #include "schedulers/width_budget.h"
@@ -188,7 +190,7 @@ void QATScheduler::start_training() {
   Graph graph = capture(*model_, forward_, example_inputs_);
   const detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
   const LayerMap layers = detail::layer_map(*model_);
-  const auto own = detail::own_widths(placement, layers);
+  const auto own = detail::own_widths(layers);
   const auto budgets = std::make_shared<detail::Budgets>(
       detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),
                       detail::budgeted_activations(placement, layers, graph, config_, own)});
@@ -237,6 +239,15 @@ void QATScheduler::after_optimizer_step() {
 torch::Tensor QATScheduler::penalty() const {
   if (phase_ != Phase::kTraining || !budgets_) return torch::zeros({}, torch::kDouble);
   return detail::size_penalty(budgets_->weights, budgets_->activations, detail::layer_map(*model_), config_);
+}
+
+std::vector<QuantizedTensor> QATScheduler::quantized_tensors() const {
+  std::vector<QuantizedTensor> tensors;
+  if (phase_ != Phase::kTraining || !budgets_) return tensors;
+  const LayerMap layers = detail::layer_map(*model_);
+  detail::append_tensors(budgets_->weights, layers, QuantizedTensor::Kind::kWeight, tensors);
+  detail::append_tensors(budgets_->activations, layers, QuantizedTensor::Kind::kActivation, tensors);
+  return tensors;
 }
 
 void QATScheduler::check_optimizer() const {

@@ -32,12 +32,6 @@ AffineQuantizerOptions common_options(const QATConfig& config) {
           .straight_through = config.straight_through};
 }
 
-std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
-                     std::int64_t otherwise) {
-  const auto found = layers.find(path);
-  return found == layers.end() ? otherwise : found->second;
-}
-
 std::shared_ptr<Quantizer> weight_quantizer(QuantizableLayer& layer, const std::string& path,
                                             const ValueRange& range, const QATConfig& config) {
   AffineQuantizerOptions options = common_options(config);

@@ -13,11 +13,8 @@
 
 namespace {
 
-using qat::budget_penalty;
 using qat::packed_bytes;
-using qat::pow2_bits;
 using qat::smallest_packed_bytes;
-using qat::uniform_bits;
 using qat::WidthRequest;
 using qat::widths_within_budget;
 using qat::testing::error_lacks;
@@ -82,6 +79,7 @@ Requests random_requests(std::mt19937_64& generator, std::int64_t layers, std::i
     request.max_bits = request.min_bits + random_int(generator, 0, 5);
     request.wanted =
         static_cast<double>(random_int(generator, 0, static_cast<std::int64_t>(9 * grid))) / grid;
+    if (random_int(generator, 0, 3) == 0) request.further_counts = {random_int(generator, 0, most)};
     requests.push_back(request);
   }
   return requests;
@@ -117,128 +115,23 @@ Requests two_layers() {
 
 }  // namespace
 
-TEST_CASE("golden V39: widths of uniform quantizers and their gradients") {
-  CHECK(uniform_bits(0.875, 0.125, true, 1).bits == 4);
-  CHECK(uniform_bits(1.0, 0.125, true, 1).bits == 5);
-  CHECK(uniform_bits(0.9, 0.25, true, 1).bits == 4);
-  CHECK(uniform_bits(0.25, 0.25, true, 1).bits == 2);
-  const auto exact = uniform_bits(0.9, 0.125, true, 2);
-  CHECK(exact.bits == 4);
-  CHECK(exact.d_xmax == Approx(1.442695).epsilon(1e-6));
-  CHECK(exact.d_step == Approx(-10.387404).epsilon(1e-6));
-  const auto rounded = uniform_bits(1.7, 0.3, true, 2);
-  CHECK(rounded.bits == 4);
-  CHECK(rounded.d_xmax == Approx(0.7213475).epsilon(1e-6));
-  CHECK(rounded.d_step == Approx(-4.087636).epsilon(1e-6));
-}
-
-TEST_CASE("golden V39: widths of power-of-two quantizers") {
-  CHECK(pow2_bits(1.0, 1.0 / 8, true, 1).bits == 3);
-  CHECK(pow2_bits(1.0, 1.0 / 16, true, 1).bits == 4);
-  CHECK(pow2_bits(1.0, 1.0 / 128, true, 1).bits == 4);
-}
-
-TEST_CASE("unsigned quantizers have no sign bit, powers of two without one no extra bit") {
-  CHECK(uniform_bits(0.875, 0.125, false, 1).bits == 3);
-  CHECK(uniform_bits(255.0, 1.0, false, 1).bits == 8);
-  CHECK(uniform_bits(256.0, 1.0, false, 1).bits == 9);
-  CHECK(pow2_bits(1.0, 1.0 / 8, false, 1).bits == 2);
-}
-
-TEST_CASE("widths are exact where a logarithm of floats is not") {
-  for (int n = 1; n <= 50; ++n) {
-    const double codes = std::ldexp(1.0, n);
-    CAPTURE(n);
-    CHECK(uniform_bits(codes - 1.0, 1.0, false, 0).bits == n);
-    CHECK(uniform_bits(codes, 1.0, false, 0).bits == n + 1);
-  }
-  CHECK(uniform_bits(2.5, 1.0, false, 0).bits == 2);   // 2.5 -> 3, half away from zero
-  CHECK(uniform_bits(0.49, 1.0, false, 0).bits == 0);  // only the code 0
-}
-
-TEST_CASE("a minimum that is reached takes the gradient") {
-  for (const std::int64_t min_bits : {4, 5}) {
-    const auto uniform = uniform_bits(0.9, 0.125, true, min_bits);
-    CHECK(uniform.bits == min_bits);
-    CHECK(uniform.d_xmax == 0.0);
-    CHECK(uniform.d_step == 0.0);
-    const auto pow2 = pow2_bits(1.0, 1.0 / 16, true, min_bits);
-    CHECK(pow2.bits == min_bits);
-    CHECK(pow2.d_xmax == 0.0);
-    CHECK(pow2.d_step == 0.0);
-  }
-}
-
-TEST_CASE("the gradients are those of the formulas without rounding") {
-  // At parameters that are powers of two, and codes that are whole, rounding changes nothing.
-  const double h = 1e-6;
-  const auto smooth_uniform = [](double xmax, double d) { return std::log2(xmax / d + 1.0) + 1.0; };
-  const auto uniform = uniform_bits(2.5, 0.125, true, 2);
-  CHECK(uniform.d_xmax ==
-        Approx((smooth_uniform(2.5 + h, 0.125) - smooth_uniform(2.5 - h, 0.125)) / (2 * h)).epsilon(1e-6));
-  CHECK(uniform.d_step ==
-        Approx((smooth_uniform(2.5, 0.125 + h) - smooth_uniform(2.5, 0.125 - h)) / (2 * h)).epsilon(1e-6));
-  const auto smooth_pow2 = [](double xmax, double xmin) {
-    return std::log2(std::log2(xmax / xmin) + 1.0) + 1.0;
-  };
-  const auto pow2 = pow2_bits(2.0, 0.125, true, 2);
-  CHECK(pow2.d_xmax ==
-        Approx((smooth_pow2(2.0 + h, 0.125) - smooth_pow2(2.0 - h, 0.125)) / (2 * h)).epsilon(1e-6));
-  CHECK(pow2.d_step ==
-        Approx((smooth_pow2(2.0, 0.125 + h) - smooth_pow2(2.0, 0.125 - h)) / (2 * h)).epsilon(1e-6));
-}
-
-TEST_CASE("the gradient of a power-of-two width is that of the raw parameters") {
-  // 1.8 -> 2, 0.1 -> 1/8: k = 4.
-  const auto count = pow2_bits(1.8, 0.1, true, 2);
-  const double ln2 = std::log(2.0);
-  CHECK(count.bits == 4);
-  CHECK(count.d_xmax == Approx(1.0 / (ln2 * ln2 * 5.0 * 1.8)));
-  CHECK(count.d_step == Approx(-1.0 / (ln2 * ln2 * 5.0 * 0.1)));
-  const auto exchanged = pow2_bits(0.1, 1.8, true, 2);
-  CHECK(exchanged.bits == count.bits);
-  CHECK(exchanged.d_xmax == count.d_step);
-  CHECK(exchanged.d_step == count.d_xmax);
-}
-
-TEST_CASE("widths of parameters without a meaning are refused") {
-  for (const double bad : {kNaN, kInfinity, -1.0}) {
-    CHECK(error_lacks([=] { uniform_bits(bad, 0.125, true, 2); }, {"uniform_bits", "xmax"}) == "");
-    CHECK(error_lacks([=] { uniform_bits(1.0, bad, true, 2); }, {"uniform_bits", "step"}) == "");
-    CHECK(error_lacks([=] { pow2_bits(bad, 0.125, true, 2); }, {"pow2_bits", "xmax"}) == "");
-    CHECK(error_lacks([=] { pow2_bits(1.0, bad, true, 2); }, {"pow2_bits", "xmin"}) == "");
-  }
-  CHECK_THROWS_AS(uniform_bits(1.0, 0.0, true, 2), c10::ValueError);
-  CHECK_THROWS_AS(uniform_bits(1e300, 1e-300, true, 2), c10::ValueError);
-  CHECK_THROWS_AS(pow2_bits(1.0, 0.0, true, 2), c10::ValueError);
-  CHECK_THROWS_AS(pow2_bits(1.7e308, 1.0, true, 2), c10::ValueError);
-  CHECK(error_lacks([] { uniform_bits(1.0, 0.5, true, -1); }, {"min_bits", "-1"}) == "");
-  CHECK(error_lacks([] { pow2_bits(1.0, 0.5, true, -1); }, {"min_bits", "-1"}) == "");
-}
-
-TEST_CASE("golden V40: the penalty of ResNet-20 at 4 bits") {
-  const double size = 268346 * 4 / 8.0 / qat::kBytesPerKilobyte;
-  CHECK(size == Approx(131.0283203).epsilon(1e-9));
-  const auto penalty = budget_penalty(size, 70.1, 0.1);
-  CHECK(penalty.value == Approx(371.22602).epsilon(1e-7));
-  CHECK(penalty.d_size == Approx(12.185664).epsilon(1e-7));
-}
-
-TEST_CASE("there is no penalty within the budget, and none for values without a meaning") {
-  for (const double size : {70.1, 70.0, 0.0}) {
-    CHECK(budget_penalty(size, 70.1, 0.1).value == 0.0);
-    CHECK(budget_penalty(size, 70.1, 0.1).d_size == 0.0);
-  }
-  CHECK(error_lacks([] { budget_penalty(kNaN, 70.0, 0.1); }, {"budget_penalty", "nan"}) == "");
-  CHECK_THROWS_AS(budget_penalty(1.0, kInfinity, 0.1), c10::ValueError);
-  CHECK_THROWS_AS(budget_penalty(1.0, 1.0, -0.1), c10::ValueError);
-}
-
 TEST_CASE("sizes count codes and what is fixed") {
   CHECK(packed_bytes(two_layers(), Widths{6, 4}) == 60 + 8 + 8 + 4);
   CHECK(smallest_packed_bytes(two_layers()) == 20 + 8 + 6 + 4);
   CHECK(smallest_packed_bytes({}) == 0);
   CHECK(error_lacks([] { packed_bytes(two_layers(), Widths{6}); }, {"2 layers", "got 1"}) == "");
+}
+
+TEST_CASE("tensors that have one width take whole bytes each") {
+  const Requests joint = {
+      {.count = 3, .fixed_bytes = 1, .wanted = 5.0, .min_bits = 2, .max_bits = 8, .further_counts = {3, 9}}};
+  CHECK(packed_bytes(joint, Widths{5}) == 2 + 2 + 6 + 1);
+  CHECK(packed_bytes(joint, Widths{3}) == 2 + 2 + 4 + 1);
+  CHECK(smallest_packed_bytes(joint) == 1 + 1 + 3 + 1);
+  CHECK(widths_within_budget(joint, 11) == Widths{5});
+  CHECK(widths_within_budget(joint, 10) == Widths{4});
+  CHECK(widths_within_budget(joint, 8) == Widths{2});
+  CHECK_THROWS_AS(widths_within_budget(joint, 5), c10::ValueError);
 }
 
 TEST_CASE("widths are the wanted ones, rounded, where they fit") {
@@ -312,6 +205,7 @@ TEST_CASE("requests out of range are refused by name") {
   CHECK(refused([](WidthRequest& r) { r.count = -1; }) == "");
   CHECK(refused([](WidthRequest& r) { r.count = qat::kMaxPackedCount + 1; }) == "");
   CHECK(refused([](WidthRequest& r) { r.fixed_bytes = -1; }) == "");
+  CHECK(refused([](WidthRequest& r) { r.further_counts = {1, -1}; }) == "");
 }
 
 TEST_CASE("of small cases the widths are the closest of all, and a larger budget is never worse") {

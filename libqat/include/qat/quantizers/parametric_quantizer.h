@@ -44,7 +44,8 @@ struct ParametricOptions {
   std::int64_t channels = 0;    ///< entries of d, xmax, xmin, m; needed with an axis. n has one.
   bool fix_parameters = false;  ///< the learnables keep their values.
   /// Reproduces nnabla's numbers with its faults: no gradient at a bound, codes beyond the width, values
-  /// above xmax, NaN at zeros and infinities. Slow; for comparisons.
+  /// above xmax, NaN at zeros and infinities. Its width has no limit: limit_bits refuses. Slow; for
+  /// comparisons.
   bool compatible = false;
 };
 
@@ -101,7 +102,8 @@ class ParametricQuantizer : public Quantizer {
   /// Never more than so many bits from now on, whatever the parameters say: of the range and the step the
   /// range is kept and the step becomes coarser (2^k, the finest that fits). The parameters themselves stay,
   /// so that they can learn across the limit: they get the gradient of the step in use. Stored in the buffer
-  /// `bits_limit` (int64). Throws: c10::ValueError for a limit below the fewest bits of the kind or above 16.
+  /// `bits_limit` (int64). Throws: c10::ValueError for a limit below the fewest bits of the kind or above 16,
+  /// and if the quantizer is `compatible`: the original has no limit.
   void limit_bits(std::int64_t bits);
   /// The fewest bits that the kind can have: 1 + signed; pow2: signed + with_zero, at least 1.
   std::int64_t fewest_bits() const;
@@ -110,8 +112,9 @@ class ParametricQuantizer : public Quantizer {
   /// the channels. Waits for a GPU.
   double wanted_bits() const;
   /// A width for a penalty, differentiable with rounding as the identity: max(ceil(log2(R(xmax / d) + 1)) +
-  /// signed, fewest_bits()) (uniform_bits in qat/numerics/bit_budget.h); pow2: max(ceil(log2(log2(xmax /
-  /// xmin) + 1 + with_zero)) + signed, fewest_bits()); R(n). Without the limit. float64, []. Waits for a GPU.
+  /// signed, fewest_bits()); pow2: max(ceil(log2(log2(xmax / xmin) + 1 + with_zero)) + signed,
+  /// fewest_bits()); R(n). Without the limit; at fewest_bits() without a gradient. The largest of the
+  /// channels. float64, []. Waits for a GPU.
   torch::Tensor bit_count() const;
 
   /// From now on the gradients of the learnables are clipped to [-d, d] (pow2_xmin_xmax: [-xmin, xmin]) as

@@ -4,6 +4,7 @@
 #include <qat/nn/fold_batch_norm.h>
 #include <qat/schedulers/phase.h>
 #include <qat/schedulers/qat_config.h>
+#include <qat/schedulers/quantized_tensor.h>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -68,7 +69,8 @@ class QATScheduler {
   /// RECORDING -> TRAINING now: replaces recorders by quantizers, scales the learning rate of all groups
   /// once. A slot that holds a quantizer already (set by hand) keeps it, with its width; where that learns,
   /// its own limit of bits is the most that it gets under a budget. Throws: c10::Error if the phase is
-  /// another, or naming the slots that recorded nothing. The model is unchanged then.
+  /// another, or naming the slots that recorded nothing; c10::ValueError if a budget cannot be met, or naming
+  /// a `compatible` quantizer, whose width cannot be limited, under a budget. The model is unchanged then.
   void start_training();
 
   /// To be called after each optimizer step in TRAINING (step() does it too, before the next iteration):
@@ -78,6 +80,10 @@ class QATScheduler {
   /// The sum of budget_penalty * max(0, size - budget)^2 over the budgets, sizes in kB from the
   /// differentiable widths: to be added to the loss. float64 []; 0 without budgets and outside of TRAINING.
   torch::Tensor penalty() const;
+  /// The quantized weights, then the quantized activations, with their widths of now: what the budgets count
+  /// (the largest of the activations, where activation_budget says so). Tensors that share a scale stand one
+  /// by one, results of Cat too. Empty outside of TRAINING. Waits for a GPU.
+  std::vector<QuantizedTensor> quantized_tensors() const;
   /// Plans the whole run on the float model and changes nothing. Throws: in FLOAT, what start_recording()
   /// would, and c10::ValueError if a budget cannot be met, naming the smallest possible size, or if
   /// layer_weight_bits or layer_activation_bits name a layer that holds no such quantizer, naming those that
@@ -131,7 +137,7 @@ class QATScheduler {
   std::int64_t iteration_ = 0;
   Graph graph_;
   std::vector<nn::FoldReport> folds_;
-  std::shared_ptr<const detail::Budgets> budgets_;  // in TRAINING, if a width learns
+  std::shared_ptr<const detail::Budgets> budgets_;  // in TRAINING
   std::vector<std::string> frozen_;                 // foreign parameters that are held
   std::map<std::string, std::int64_t> own_widths_;  // limits of quantizers set by hand, by slot
 };
