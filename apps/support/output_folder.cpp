@@ -11,14 +11,10 @@
 namespace qat::apps {
 namespace {
 
-constexpr const char* kResults[] = {"config.toml",
-                                    "metrics.csv",
-                                    "summary.json",
-                                    "report.html",
-                                    "model.qat",
-                                    "model.torchscript.pt",
-                                    "model.torchscript.pt.sha256",
-                                    "checkpoints/float.qat"};
+constexpr const char* kResults[] = {
+    "config.toml",          "metrics.csv", "layers.csv",           "summary.json",
+    "report.html",          "model.qat",   "model.torchscript.pt", "model.torchscript.pt.sha256",
+    "checkpoints/float.qat"};
 
 }  // namespace
 

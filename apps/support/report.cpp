@@ -135,19 +135,32 @@ std::string curves(const std::vector<MetricsRow>& rows) {
          Chart(rows, loss).svg("Loss by epoch");
 }
 
-/// Under a budget: what the limit does, over the quantized epochs.
+/// What one budget does, over the quantized epochs: the size beside it, and the mean width.
+std::string budget_curves(const std::vector<MetricsRow>& rows, const std::string& what, double budget_kb,
+                          std::int64_t MetricsRow::*bytes, const std::string& unit,
+                          double MetricsRow::*bits) {
+  if (budget_kb == 0) return "";
+  const std::vector<Curve> size = {
+      {"size", "size", [bytes](const MetricsRow& row) { return static_cast<double>(row.*bytes) / 1024; }},
+      {"budget", "budget", [budget_kb](const MetricsRow&) { return budget_kb; }}};
+  const std::vector<Curve> width = {{"bits", "bits", [bits](const MetricsRow& row) { return row.*bits; }}};
+  return Chart(rows, size).svg(what + " by epoch, kB") +
+         Chart(rows, width).svg("Mean bits of " + unit + " by epoch");
+}
+
 std::string budget_curves(const RunResult& result) {
-  const double budget = result.config.weight_budget_kb;
+  const RunConfig& config = result.config;
   std::vector<MetricsRow> rows;
   std::copy_if(result.rows.begin(), result.rows.end(), std::back_inserter(rows),
                [](const MetricsRow& row) { return row.phase == "qat"; });
-  if (rows.empty() || (budget == 0 && result.config.activation_budget_kb == 0)) return "";
-  std::vector<Curve> size = {
-      {"size", "packed", [](const MetricsRow& row) { return static_cast<double>(row.packed_bytes) / 1024; }}};
-  if (budget > 0) size.push_back({"budget", "budget", [budget](const MetricsRow&) { return budget; }});
-  const std::vector<Curve> bits = {{"bits", "weights", [](const MetricsRow& row) { return row.mean_bits; }}};
-  return "<h2>Budget</h2>\n" + Chart(rows, size).svg("Packed weights by epoch, kB") +
-         Chart(rows, bits).svg("Mean bits of a weight by epoch");
+  if (rows.empty() || (config.weight_budget_kb == 0 && config.activation_budget_kb == 0)) return "";
+  return "<h2>Budget</h2>\n" +
+         budget_curves(rows, "Packed weights", config.weight_budget_kb, &MetricsRow::packed_bytes, "a weight",
+                       &MetricsRow::mean_bits) +
+         budget_curves(rows,
+                       config.activation_budget == "sum" ? "Activations of a sample" : "Largest activation",
+                       config.activation_budget_kb, &MetricsRow::activation_bytes, "an activation",
+                       &MetricsRow::mean_activation_bits);
 }
 
 std::string weights(const RunResult& result) {
@@ -166,19 +179,23 @@ std::string weights(const RunResult& result) {
 }
 
 std::string results(const RunResult& result) {
-  const auto budget = result.config.weight_budget_kb;
-  auto text = fmt::format(
-      "<h2>Results</h2>\n<table><tr><th></th><th>accuracy</th><th>size</th><th>packed weights</th>{}</tr>\n",
-      budget > 0 ? "<th>budget</th>" : "");
+  std::string heads;
+  std::string sizes;
+  std::string none;
+  for (const auto& [head, size] : size_columns(result)) {
+    heads += "<th>" + head + "</th>";
+    sizes += "<td>" + size + "</td>";
+    none += "<td></td>";
+  }
+  auto text = "<h2>Results</h2>\n<table><tr><th></th><th>accuracy</th><th>size</th>" + heads + "</tr>\n";
   const auto row = [&](const std::string& what, double accuracy, std::int64_t bytes,
-                       const std::string& packed = "", const std::string& limit = "") {
-    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td><td>{}</td>{}</tr>\n", what,
-                        100 * accuracy, size_text(bytes), packed, budget > 0 ? "<td>" + limit + "</td>" : "");
+                       const std::string& more) {
+    text += fmt::format("<tr><td>{}</td><td>{:.2f} %</td><td>{}</td>{}</tr>\n", what, 100 * accuracy,
+                        size_text(bytes), more);
   };
-  row("float", result.float_accuracy, result.float_size_bytes);
-  row("quantized: " + widths_text(result.config), result.qat_accuracy, result.size_bytes,
-      size_text(result.packed_bytes), kilobytes_text(budget));
-  row("exported: model.torchscript.pt", result.deployed_accuracy, result.exported_file_bytes);
+  row("float", result.float_accuracy, result.float_size_bytes, none);
+  row("quantized: " + widths_text(result.config), result.qat_accuracy, result.size_bytes, sizes);
+  row("exported: model.torchscript.pt", result.deployed_accuracy, result.exported_file_bytes, none);
   text += fmt::format(
       "</table>\n<p>Predictions that differ between the exported file and the quantized model: {} of {}; "
       "largest "

@@ -111,13 +111,19 @@ class TrainingRun {
     return last_test_.accuracy();
   }
 
-  /// A checkpoint of a quantized epoch, with the size of its packed weights.
+  /// The sizes after a quantized epoch and, under a budget, its checkpoint.
   void keep_epoch(std::int64_t epoch) {
     auto& row = result_.rows.back();
     const auto weights = weight_table(*model_.module);
     row.packed_bytes = packed_bytes(weights);
     row.weight_bits = layer_bits(weights);
     row.mean_bits = mean_bits(weights);
+    const auto tensors = scheduler_.quantized_tensors();
+    row.activation_bytes = activation_bytes(config_, tensors);
+    row.mean_activation_bits = mean_activation_bits(tensors);
+    for (const auto& tensor : tensors)
+      result_.layers.push_back({epoch, tensor, budget_bytes(config_, tensor.kind)});
+    folder_.write("layers.csv", layers_csv(result_.layers));
     if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
     save_checkpoint(folder_.file(OutputFolder::quantized_checkpoint(epoch)).string(), *model_.module,
                     description().to_entries());
@@ -140,7 +146,7 @@ class TrainingRun {
   }
 
   void train_quantized() {
-    scheduler_.start_training();
+    naming_options([&] { scheduler_.start_training(); });
     trainer_.reset_optimizer_state();
     trainer_.set_hooks({.penalty = [this] { return scheduler_.penalty(); },
                         .after_step = [this] { scheduler_.after_optimizer_step(); }});
@@ -149,6 +155,8 @@ class TrainingRun {
     result_.qat_accuracy = train("qat", config_.qat_epochs, rate, "training");
     result_.weights = weight_table(*model_.module);
     result_.packed_bytes = packed_bytes(result_.weights);
+    result_.activation_bytes = activation_bytes(config_, scheduler_.quantized_tensors());
+    if (result_.layers.empty()) folder_.write("layers.csv", layers_csv({}));
     if (result_.rows.empty()) folder_.write("metrics.csv", metrics_csv({}));
     result_.phase = to_string(scheduler_.phase());
     result_.size_bytes = parameter_bytes(*model_.module);

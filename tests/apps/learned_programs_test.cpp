@@ -5,6 +5,8 @@
 #include <qat/schedulers/checkpoint.h>
 
 #include <cstdint>
+#include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +53,53 @@ TEST_CASE("A budget that no widths keep is refused before training with the smal
   INFO(smallest.standard_error);
   REQUIRE(smallest.status == 0);
   CHECK(summary(out)["packed_bytes"] == 17256);
+}
+
+TEST_CASE("A run with budgets says of each layer and epoch what it takes", "[apps]") {
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  const auto outcome = train(small_run_with(out, {"--quantizer", "fp_d_xmax", "--weight-budget-kb", "20",
+                                                  "--activation-budget-kb", "4", "--qat-epochs", "2"}));
+  INFO(outcome.standard_error);
+  REQUIRE(outcome.status == 0);
+  std::istringstream lines(content(out / "layers.csv"));
+  std::string line;
+  std::getline(lines, line);
+  CHECK(line == "epoch,layer,slot,kind,bits,bytes,budget_bytes");
+  std::map<std::string, std::int64_t> bytes;  // by epoch and kind
+  while (std::getline(lines, line)) {
+    std::vector<std::string> cells;
+    std::istringstream row(line);
+    for (std::string cell; std::getline(row, cell, ',');)
+      cells.push_back(cell);
+    REQUIRE(cells.size() == 7);
+    bytes[cells[0] + " " + cells[3]] += std::stoll(cells[5]);
+    CHECK(cells[6] == (cells[3] == "weight" ? "20480" : "4096"));
+    CHECK(std::stoll(cells[4]) >= 1);
+  }
+  REQUIRE(bytes.size() == 4);
+  const auto values = summary(out);
+  CHECK(bytes["2 weight"] == values["packed_bytes"].get<std::int64_t>());
+  CHECK(bytes["2 activation"] == values["activation_bytes"].get<std::int64_t>());
+  CHECK(values["activation_budget_kb"] == 4.0);
+  CHECK(bytes["1 weight"] <= 20480);
+  CHECK(bytes["1 activation"] <= 4096);
+  CHECK(bytes["2 activation"] <= 4096);
+  CHECK_THAT(content(out / "report.html"), Contains("Activations of a sample by epoch, kB"));
+}
+
+TEST_CASE("An activation budget that signed codes exceed is refused before training", "[apps]") {
+  // 2 bits of the 784 pixels, which may be negative, are 196 bytes; 1 bit would be 98.
+  const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
+  const auto outcome =
+      train(small_run_with(out, {"--quantizer", "fp_d_xmax", "--activation-budget-kb", "0.17",
+                                 "--activation-budget", "largest", "--model", "mlp"}));
+  INFO(outcome.standard_error);
+  CHECK(outcome.status == 2);
+  CHECK_THAT(outcome.standard_error,
+             Contains("error: --activation-budget-kb 0.17 ") && Contains("196 bytes") && !Contains("epoch"));
+  CHECK_FALSE(std::filesystem::exists(out));
 }
 
 TEST_CASE("Every epoch's checkpoint holds packed weights within the budget", "[apps]") {

@@ -24,7 +24,11 @@ RunResult example_result() {
   RunResult result;
   result.phase = "TRAINING";
   result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5, 0, ""},
-                 {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3", 3.25}};
+                 {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3", 3.25, 5120, 4.5}};
+  using Kind = qat::QuantizedTensor::Kind;
+  result.layers = {{1, {"conv1", "weight_slot", Kind::kWeight, 4, 20000, 10000}, 40448},
+                   {1, {"conv1", "output_slot", Kind::kActivation, 5, 1600, 1000}, 0}};
+  result.activation_bytes = 5120;
   result.float_accuracy = 0.75;
   result.qat_accuracy = 0.85;
   result.deployed_accuracy = 0.85;
@@ -80,12 +84,39 @@ TEST_CASE("metrics.csv has a row for each epoch", "[apps]") {
         "qat,1,0.250000,0.900000,0.850000,0.01,13.000,4321,conv1:4 fc:3\n");
 }
 
+TEST_CASE("layers.csv has a row for each quantized tensor of an epoch", "[apps]") {
+  CHECK(layers_csv(example_result().layers) ==
+        "epoch,layer,slot,kind,bits,bytes,budget_bytes\n"
+        "1,conv1,weight_slot,weight,4,10000,40448\n"
+        "1,conv1,output_slot,activation,5,1000,0\n");
+  CHECK(layers_csv({}) == "epoch,layer,slot,kind,bits,bytes,budget_bytes\n");
+}
+
+TEST_CASE("Activations count as their budget does", "[apps]") {
+  using Kind = qat::QuantizedTensor::Kind;
+  const std::vector<qat::QuantizedTensor> tensors = {{"a", "weight_slot", Kind::kWeight, 8, 100, 100},
+                                                     {"a", "input_slot", Kind::kActivation, 4, 30, 15},
+                                                     {"a", "output_slot", Kind::kActivation, 2, 10, 3}};
+  RunConfig config;
+  config.activation_budget_kb = 0.0498;  // 50.995 bytes
+  CHECK(activation_bytes(config, tensors) == 18);
+  CHECK(mean_activation_bits(tensors) == 3.5);
+  CHECK(mean_activation_bits({}) == 0);
+  CHECK(budget_bytes(config, Kind::kActivation) == 50);
+  CHECK(budget_bytes(config, Kind::kWeight) == 0);
+  config.activation_budget = "largest";
+  CHECK(activation_bytes(config, tensors) == 15);
+}
+
 TEST_CASE("summary.json holds the result by name", "[apps]") {
   const auto values = nlohmann::json::parse(summary_json(example_result()));
   CHECK(values["qat_accuracy"] == 0.85);
   CHECK(values["size_bytes"] == 79 * 1024);
   CHECK(values["packed_bytes"] == 40000);
   CHECK(values["weight_budget_bytes"] == 39.5 * 1024);
+  CHECK(values["activation_bytes"] == 5120);
+  CHECK(values["activation_budget_kb"] == 0.0);
+  CHECK(values["activation_budget"] == "sum");
   CHECK(values["seconds_per_step"]["training"] == 0.2);
   CHECK_FALSE(values["seconds_per_step"].contains("recording"));
 }
@@ -98,6 +129,20 @@ TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {
   CHECK_THAT(html, Contains("<td>all</td><td>3.25</td><td>40000</td><td>100.0 %</td>"));
   CHECK_THAT(html, Contains("<td>39.1 kB</td><td>39.5 kB</td>"));
   CHECK_THAT(html, Contains("Packed weights by epoch, kB") && Contains("Mean bits of a weight by epoch"));
+  CHECK_THAT(html, !Contains("Activations") && !Contains("activations</th>"));
+  auto both = example_result();
+  both.config.activation_budget_kb = 5.5;
+  CHECK_THAT(report_html(both), Contains("<td>39.1 kB</td><td>39.5 kB</td><td>5.0 kB</td><td>5.5 kB</td>") &&
+                                    Contains("<th>activations</th><th>budget</th>"));
+  CHECK_THAT(report_html(both), Contains("Packed weights by epoch, kB") &&
+                                    Contains("Activations of a sample by epoch, kB") &&
+                                    Contains("Mean bits of an activation by epoch"));
+  both.config.weight_budget_kb = 0;
+  both.config.activation_budget = "largest";
+  CHECK_THAT(report_html(both), Contains("<td>39.1 kB</td><td>5.0 kB</td><td>5.5 kB</td>") &&
+                                    Contains("<th>largest activation</th>") &&
+                                    Contains("Largest activation by epoch, kB") &&
+                                    !Contains("Packed weights by epoch, kB"));
   auto unlimited = example_result();
   unlimited.config.weight_budget_kb = 0;
   CHECK_THAT(report_html(unlimited), !Contains("by epoch, kB") && !Contains("budget</th>"));
@@ -112,6 +157,10 @@ TEST_CASE("The result table gives accuracy, size, packed weights and their budge
              Contains("75.00 %") && Contains("310.0 kB") && Contains("79.0 kB") && Contains("0 of 1000"));
   CHECK_THAT(result_table(result), Contains("budget\n") && Contains("39.1 kB     39.5 kB\n"));
   CHECK_THAT(result_table(result), Contains("(weights 8, activations 8 bits)"));
+  result.config.activation_budget_kb = 5.5;
+  CHECK_THAT(result_table(result), Contains("packed weights      budget  activations      budget\n") &&
+                                       Contains("39.1 kB     39.5 kB       5.0 kB      5.5 kB\n"));
+  result.config.activation_budget_kb = 0;
   result.config.weight_budget_kb = 0;
   result.config.weight_quantizer = "fp_d_xmax";
   CHECK_THAT(result_table(result), !Contains("budget") && Contains("39.1 kB\n"));
