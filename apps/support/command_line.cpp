@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 namespace qat::apps {
@@ -82,6 +83,14 @@ void assign_key_value(ExplicitSettings& settings_given, const std::string& text)
   settings_given.assign(*setting, text.substr(equals + 1), fmt::format("--set {}", key));
 }
 
+double seconds_of(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0))
+    throw UsageError(fmt::format("--checkpoint-seconds {}: expected a number from 0 up", text));
+  return value;
+}
+
 std::string help_text(const Setting& setting, const std::string& standard) {
   return fmt::format("{}: {} (default: {})", setting.description, setting.expected,
                      standard.empty() ? setting.empty : standard);
@@ -96,7 +105,9 @@ cxxopts::Options train_options() {
       "config", "TOML file with any of the keys below, spelled as in DIR/config.toml",
       cxxopts::value<std::string>(),
       "FILE")("set", "set a key as in the file; may be repeated", cxxopts::value<std::string>(), "KEY=VALUE")(
-      "help", "print this text")("version", "print the version");
+      "resume", "go on with the run that was stopped in DIR, with its configuration")(
+      "checkpoint-seconds", "time between checkpoints to resume from, 0 for after each step (default: 60)",
+      cxxopts::value<std::string>(), "N")("help", "print this text")("version", "print the version");
   const RunConfig defaults;
   for (const auto& setting : settings()) {
     auto value = cxxopts::value<std::string>();
@@ -130,7 +141,8 @@ std::optional<Parsed<Command>> help_or_version(const Arguments& arguments, const
 
 Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& arguments) {
   auto options = train_options();
-  std::vector<std::string> known = {"--out", "--config", "--set", "--help", "--version"};
+  std::vector<std::string> known = {"--out",  "--config", "--set", "--resume", "--checkpoint-seconds",
+                                    "--help", "--version"};
   for (const auto& setting : settings())
     known.push_back("--" + setting.option());
   const auto parts = split(options, known, arguments);
@@ -140,19 +152,26 @@ Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& argumen
         fmt::format("unexpected argument '{}'; expected options only", parts.positional.front()));
 
   TrainCommand command;
+  command.run.resume = parts.has("resume");
+  for (const auto& [option, value] : parts.given) {
+    if (option == "out") {
+      if (value.empty() || !(command.out.empty() || command.out == value))
+        throw UsageError(fmt::format("--out '{}': expected one folder", value));
+      command.out = value;
+    }
+    if (option == "checkpoint-seconds") command.run.checkpoint_seconds = seconds_of(value);
+  }
+  if (command.out.empty()) throw UsageError("--out is missing: expected the folder for the results");
+  const auto earlier = command.out / "config.toml";
+  if (command.run.resume && !parts.has("config") && std::filesystem::exists(earlier))
+    apply_toml_file(command.config, earlier);
   for (const auto& [option, value] : parts.given)
     if (option == "config") apply_toml_file(command.config, value);
   ExplicitSettings explicit_settings(command.config);
   for (const auto& [option, value] : parts.given) {
     if (option == "set") assign_key_value(explicit_settings, value);
     if (const auto* setting = find_setting(option)) explicit_settings.assign(*setting, value, "--" + option);
-    if (option == "out") {
-      if (value.empty() || !(command.out.empty() || command.out == value))
-        throw UsageError(fmt::format("--out '{}': expected one folder", value));
-      command.out = value;
-    }
   }
-  if (command.out.empty()) throw UsageError("--out is missing: expected the folder for the results");
   command.config.validate();
   return {command, ""};
 }

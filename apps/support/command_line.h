@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/run_config.h"
+#include "support/run_options.h"
 
 namespace qat::apps {
 
@@ -13,6 +14,7 @@ namespace qat::apps {
 struct TrainCommand {
   RunConfig config;
   std::filesystem::path out;  ///< the output folder.
+  RunOptions run;
 };
 
 /// Which data a program tests on, where it differs from what the model was trained on.
@@ -33,8 +35,8 @@ struct Parsed {
   std::string text;
 };
 
-/// Reads the arguments of qat-train, the program's name first. Later sources win: defaults, --config, then
-/// --set and options.
+/// Reads the arguments of qat-train, the program's name first. Later sources win: defaults, --config (with
+/// --resume: config.toml of the output folder, if it is there), then --set and options.
 ///
 /// Throws: UsageError for unknown options and keys (with the nearest known one), values that are not allowed,
 /// values that contradict each other (a key given twice with different values among them), a missing --out.

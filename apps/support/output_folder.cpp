@@ -2,38 +2,53 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <regex>
 #include <system_error>
+#include <vector>
 
 namespace qat::apps {
 namespace {
 
-constexpr const char* kResults[] = {
-    "config.toml",          "metrics.csv", "layers.csv",           "summary.json",
-    "report.html",          "model.qat",   "model.torchscript.pt", "model.torchscript.pt.sha256",
-    "checkpoints/float.qat"};
+constexpr const char* kResults[] = {"config.toml",
+                                    "metrics.csv",
+                                    "layers.csv",
+                                    "summary.json",
+                                    "report.html",
+                                    "model.qat",
+                                    "model.torchscript.pt",
+                                    "model.torchscript.pt.sha256",
+                                    "checkpoints/float.qat",
+                                    "checkpoints/resume.qat"};
 
 }  // namespace
 
-OutputFolder::OutputFolder(std::filesystem::path path) : path_(std::move(path)) {
+OutputFolder::OutputFolder(std::filesystem::path path, Earlier earlier) : path_(std::move(path)) {
   std::error_code error;
   std::filesystem::create_directories(path_ / "checkpoints", error);
   TORCH_CHECK(!error, "output folder ", path_.string(), ": ", error.message());
-  for (const char* name : kResults) {
-    std::filesystem::remove(path_ / name, error);
-    TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", name,
+  const auto remove = [&](const std::filesystem::path& file) {
+    std::filesystem::remove(file, error);
+    TORCH_CHECK(!error, "output folder ", path_.string(), ": cannot remove ", file.filename().string(),
                 " of an earlier run: ", error.message());
-  }
-  static const std::regex ours("qat-[0-9]+\\.qat");
-  for (const auto& entry : std::filesystem::directory_iterator(path_ / "checkpoints", error)) {
-    const auto name = entry.path().filename().string();
-    if (std::regex_match(name, ours) && !error) std::filesystem::remove(entry.path(), error);
-  }
-  TORCH_CHECK(!error, "output folder ", path_.string(),
-              ": cannot remove a checkpoint of an earlier run: ", error.message());
+  };
+  const auto remove_matching = [&](const std::filesystem::path& folder, const std::regex& names) {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (std::regex_match(entry.path().filename().string(), names)) found.push_back(entry.path());
+    }
+    std::for_each(found.begin(), found.end(), remove);
+  };
+  const std::regex unfinished("(model|float|resume|qat-[0-9]+)\\.qat\\.partial[0-9]+");
+  remove_matching(path_, unfinished);
+  remove_matching(path_ / "checkpoints", unfinished);
+  if (earlier == Earlier::kKeep) return;
+  for (const char* name : kResults)
+    remove(path_ / name);
+  remove_matching(path_ / "checkpoints", std::regex("qat-[0-9]+\\.qat"));
 }
 
 std::string OutputFolder::quantized_checkpoint(std::int64_t epoch) {

@@ -10,10 +10,14 @@ namespace qat::apps {
 /// The folder that holds the results of one run. A file appears in it complete or not at all.
 class OutputFolder {
  public:
+  /// What becomes of an earlier run's results.
+  enum class Earlier : std::int8_t { kRemove, kKeep };
+
   /// Makes the folder (with its parents) and, in it, `checkpoints`; removes the result files of an earlier
-  /// run, so that the folder never describes two. Other files stay. Throws: c10::Error naming the folder if
+  /// run, so that the folder never describes two, or keeps them for a run that goes on. Files that were being
+  /// written when a run was killed go in any case. Other files stay. Throws: c10::Error naming the folder if
   /// it cannot be made or written.
-  explicit OutputFolder(std::filesystem::path path);
+  explicit OutputFolder(std::filesystem::path path, Earlier earlier = Earlier::kRemove);
 
   /// The path of a file in the folder.
   std::filesystem::path file(std::string_view name) const { return path_ / name; }

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -16,6 +17,23 @@
 #endif
 
 namespace qat::apps {
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+}  // namespace
+
+void stop_on_signals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { stop_signal = signal; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool stop_requested() {
+  return stop_signal != 0;
+}
 
 int run_program(int argc, char** argv,
                 const std::function<int(const std::vector<std::string>& arguments)>& work) {

@@ -12,6 +12,12 @@ namespace qat::apps {
 int run_program(int argc, char** argv,
                 const std::function<int(const std::vector<std::string>& arguments)>& work);
 
+/// From now on SIGINT and SIGTERM ask the program to stop at the next good moment, see `stop_requested`; a
+/// second one ends it at once.
+void stop_on_signals();
+/// Whether such a signal came.
+bool stop_requested();
+
 /// Keeps large blocks of freed memory in the process instead of giving them back to the system and faulting
 /// them in again at every step: the float step of a small network takes a quarter less time. The process
 /// keeps its peak memory. Does nothing where the C library is not glibc.

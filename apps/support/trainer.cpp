@@ -1,5 +1,7 @@
 #include "support/trainer.h"
 
+#include <qat/nn/quantizable_layer.h>
+
 #include <torch/cuda.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
@@ -47,9 +49,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const RunConfig& config,
                                                               .weight_decay(config.weight_decay));
 }
 
-/// The groups of the model's own parameters; a later one holds those of learned quantizers.
-constexpr std::size_t kModelGroups = 2;
-
 BatchLoaderOptions loader_options(const RunConfig& config) {
   BatchLoaderOptions options;
   options.batch_size = config.batch_size;
@@ -59,30 +58,16 @@ BatchLoaderOptions loader_options(const RunConfig& config) {
   return options;
 }
 
-/// Sums that stay on the device until somebody wants to see them: reading one stalls a GPU.
-class RunningMean {
- public:
-  explicit RunningMean(torch::Device device)
-      : loss_(torch::zeros({}, device)),
-        correct_(torch::zeros({}, torch::TensorOptions(device).dtype(torch::kInt64))) {}
-
-  void add(const torch::Tensor& loss, const torch::Tensor& logits, const torch::Tensor& labels) {
-    torch::NoGradGuard no_grad;
-    loss_ += loss;
-    correct_ += (logits.argmax(1) == labels).sum();
-    samples_ += labels.size(0);
-    ++steps_;
+std::set<const c10::TensorImpl*> quantizer_parameters(torch::nn::Module& model) {
+  std::set<const c10::TensorImpl*> result;
+  for (const auto& [path, layer] : nn::quantizable_layers(model)) {
+    for (const nn::SlotId id : layer->occupied_slots()) {
+      for (const auto& parameter : layer->slot(id)->parameters())
+        result.insert(parameter.unsafeGetTensorImpl());
+    }
   }
-  double loss() const { return loss_.item<double>() / static_cast<double>(steps_); }
-  double accuracy() const { return correct_.item<double>() / static_cast<double>(samples_); }
-  std::int64_t samples() const { return samples_; }
-
- private:
-  torch::Tensor loss_;
-  torch::Tensor correct_;
-  std::int64_t samples_ = 0;
-  std::int64_t steps_ = 0;
-};
+  return result;
+}
 
 }  // namespace
 
@@ -130,43 +115,93 @@ Trainer::Trainer(Model model, const Dataset& dataset, const RunConfig& config, P
   optimizer_ = make_optimizer(config, model_.module->parameters());
 }
 
+double Trainer::Sums::seconds() const {
+  return seconds_before + seconds_since(start);
+}
+
+Trainer::Sums Trainer::sums_of(const EpochProgress& progress) const {
+  return {.loss = torch::full({}, progress.loss_sum, torch::TensorOptions(device_).dtype(torch::kFloat)),
+          .correct = torch::full({}, progress.correct, torch::TensorOptions(device_).dtype(torch::kInt64)),
+          .samples = progress.samples,
+          .steps = progress.steps,
+          .learning_rate = progress.learning_rate,
+          .seconds_before = progress.seconds};
+}
+
+EpochProgress Trainer::progress() const {
+  if (!sums_.loss.defined()) return {};
+  return {.steps = sums_.steps,
+          .samples = sums_.samples,
+          .correct = sums_.correct.item<std::int64_t>(),
+          .loss_sum = sums_.loss.item<double>(),
+          .learning_rate = sums_.learning_rate,
+          .seconds = sums_.seconds()};
+}
+
+void Trainer::go_on(std::int64_t passes, const EpochProgress& progress) {
+  passes_ = passes;
+  goes_on_ = progress.steps > 0;
+  sums_ = sums_of(progress);
+}
+
+void Trainer::train_step(const Batch& batch, double rate) {
+  for (auto& group : optimizer_->param_groups()) {
+    const bool of_quantizers =
+        !group.params().empty() && learned_.contains(group.params().front().unsafeGetTensorImpl());
+    group.options().set_lr(of_quantizers ? rate * config_.quantizer_rate : rate);
+  }
+  const auto labels = batch.labels.to(device_);
+  optimizer_->zero_grad();
+  const auto logits = model_(batch.images.to(device_));
+  const auto loss = torch::nn::functional::cross_entropy(logits, labels);
+  (hooks_.penalty ? loss + hooks_.penalty().to(loss) : loss).backward();
+  optimizer_->step();
+  if (hooks_.after_step) hooks_.after_step();
+
+  const torch::NoGradGuard no_grad;
+  sums_.loss += loss;
+  sums_.correct += (logits.argmax(1) == labels).sum();
+  sums_.samples += labels.size(0);
+  if (sums_.steps++ == 0) sums_.learning_rate = rate;
+}
+
 EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
                                      double start_rate) {
   model_.module->train();
-  start_pass();
+  if (goes_on_) {
+    loader_.start_epoch(passes_ - 1, sums_.steps);
+    goes_on_ = false;
+  } else {
+    start_pass();
+    sums_ = sums_of({});
+  }
+  learned_ = quantizer_parameters(*model_.module);
+  sums_.start = Clock::now();
+  const auto before = sums_;
   const auto steps = loader_.batches_per_epoch();
-  EpochStatistics result;
-  RunningMean mean(device_);
-  const auto start = Clock::now();
   while (const auto batch = loader_.next()) {
-    const auto done = static_cast<double>(epoch * steps + result.steps) / static_cast<double>(epochs * steps);
-    const auto rate = scheduled_rate(config_.schedule, start_rate, done);
-    if (result.steps == 0) result.learning_rate = rate;
-    auto& groups = optimizer_->param_groups();
-    for (std::size_t i = 0; i < groups.size(); ++i)
-      groups[i].options().set_lr(i < kModelGroups ? rate : rate * config_.quantizer_rate);
-
-    const auto labels = batch->labels.to(device_);
-    optimizer_->zero_grad();
-    const auto logits = model_(batch->images.to(device_));
-    const auto loss = torch::nn::functional::cross_entropy(logits, labels);
-    (hooks_.penalty ? loss + hooks_.penalty().to(loss) : loss).backward();
-    optimizer_->step();
-    if (hooks_.after_step) hooks_.after_step();
-    mean.add(loss, logits, labels);
-    ++result.steps;
-
+    const auto done = static_cast<double>(epoch * steps + sums_.steps) / static_cast<double>(epochs * steps);
+    train_step(*batch, scheduled_rate(config_.schedule, start_rate, done));
+    if (observer_) observer_();
     if (progress_.due()) {
-      const auto seconds = seconds_since(start);
-      const auto steps_left = (epochs - epoch) * steps - result.steps;
-      progress_.show({phase, epoch + 1, epochs, result.steps, steps, mean.loss(), mean.accuracy(),
-                      static_cast<double>(mean.samples()) / seconds,
-                      seconds / static_cast<double>(result.steps) * static_cast<double>(steps_left)});
+      const auto so_far = progress();
+      const auto counted = static_cast<double>(so_far.steps);
+      const auto here = seconds_since(sums_.start);
+      const auto steps_here = static_cast<double>(sums_.steps - before.steps);
+      progress_.show({phase, epoch + 1, epochs, so_far.steps, steps, so_far.loss_sum / counted,
+                      static_cast<double>(so_far.correct) / static_cast<double>(so_far.samples),
+                      static_cast<double>(sums_.samples - before.samples) / here,
+                      here / steps_here * static_cast<double>((epochs - epoch) * steps - so_far.steps)});
     }
   }
-  result.loss = mean.loss();
-  result.accuracy = mean.accuracy();
-  result.seconds = seconds_since(start);
+  const auto all = progress();
+  sums_ = {};
+  const EpochStatistics result{
+      .loss = all.loss_sum / static_cast<double>(all.steps),
+      .accuracy = static_cast<double>(all.correct) / static_cast<double>(all.samples),
+      .learning_rate = all.learning_rate,
+      .seconds = all.seconds,
+      .steps = all.steps};
   TORCH_CHECK(std::isfinite(result.loss), "training diverged: the loss is ", result.loss, " in ", phase,
               " epoch ", epoch + 1, "; lower --learning-rate");
   return result;

@@ -3,9 +3,11 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -27,6 +29,16 @@ struct EpochStatistics {
   double learning_rate = 0;  ///< of the first step.
   double seconds = 0;
   std::int64_t steps = 0;
+};
+
+/// How far an epoch has come; enough to go on from there to the bit.
+struct EpochProgress {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  std::int64_t correct = 0;
+  double loss_sum = 0;       ///< over the steps; a float32 number.
+  double learning_rate = 0;  ///< of the first step.
+  double seconds = 0;
 };
 
 /// What a model says about a test set.
@@ -55,6 +67,7 @@ class Trainer {
   Trainer(Model model, const Dataset& dataset, const RunConfig& config, Progress& progress);
 
   /// One epoch of `epochs` of a phase; the learning rate starts at `start_rate` with the phase's first epoch.
+  /// After `go_on`, the rest of that epoch.
   /// Throws: c10::Error if the loss is not finite, naming phase and epoch.
   EpochStatistics train_epoch(const std::string& phase, std::int64_t epoch, std::int64_t epochs,
                               double start_rate);
@@ -70,6 +83,16 @@ class Trainer {
     std::function<void()> after_step = {};        ///< runs after the optimizer's step.
   };
   void set_hooks(StepHooks hooks) { hooks_ = std::move(hooks); }
+  /// Runs after every step, when `progress` counts it.
+  void set_observer(std::function<void()> observer) { observer_ = std::move(observer); }
+
+  /// Of the epoch that is running; of none, zeros. Waits for a GPU.
+  EpochProgress progress() const;
+  /// Passes over the data that were started.
+  std::int64_t passes() const { return passes_; }
+  /// The state of a trainer that was stopped: the next epoch goes on after `progress`, if that has steps.
+  void go_on(std::int64_t passes, const EpochProgress& progress);
+
   /// Forgets momenta: the next phase has a schedule of its own.
   void reset_optimizer_state() { optimizer_->state().clear(); }
 
@@ -77,8 +100,24 @@ class Trainer {
   torch::Device device() const { return device_; }
 
  private:
+  /// Sums that stay on the device until somebody wants to see them: reading one stalls a GPU.
+  struct Sums {
+    torch::Tensor loss;
+    torch::Tensor correct;
+    std::int64_t samples = 0;
+    std::int64_t steps = 0;
+    double learning_rate = 0;
+    double seconds_before = 0;
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+
+    double seconds() const;
+  };
+
   /// Starts the next pass over the data; each has an order of its own.
   void start_pass() { loader_.start_epoch(passes_++); }
+  Sums sums_of(const EpochProgress& progress) const;
+  /// One step at learning rate `rate`.
+  void train_step(const Batch& batch, double rate);
 
   Model model_;
   const Dataset& dataset_;
@@ -87,8 +126,12 @@ class Trainer {
   torch::Device device_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   StepHooks hooks_;
+  std::function<void()> observer_;
   BatchLoader loader_;
   std::int64_t passes_ = 0;
+  Sums sums_;
+  std::set<const c10::TensorImpl*> learned_;  // parameters of quantizers, in this epoch
+  bool goes_on_ = false;                      // the next epoch starts where the sums end
 };
 
 }  // namespace qat::apps

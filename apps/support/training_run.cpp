@@ -8,10 +8,13 @@
 #include <torch/script.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 #include "support/digest_file.h"
 #include "support/model_description.h"
@@ -20,37 +23,73 @@
 #include "support/program.h"
 #include "support/quantization.h"
 #include "support/report.h"
+#include "support/run_state.h"
 #include "support/trainer.h"
 
 namespace qat::apps {
 namespace {
 
-/// The output folder, if the scheduler finds that the run is possible.
-const std::filesystem::path& once_possible(const QATScheduler& scheduler, const std::filesystem::path& out) {
-  naming_options([&] { scheduler.check(); });
-  return out;
+constexpr const char* kResume = "checkpoints/resume.qat";
+
+/// What a stopped run left.
+struct Stopped {
+  std::string file;
+  RunState state;
+};
+
+/// Throws: UsageError naming the keys that differ if the run had another configuration.
+void check_same_run(const RunConfig& config, const RunConfig& stopped, const std::filesystem::path& out) {
+  std::vector<std::string> differences;
+  for (const auto& setting : settings()) {
+    if (setting.text(config) == setting.text(stopped)) continue;
+    differences.push_back(
+        fmt::format("--{} was {}, is {}", setting.option(), setting.text(stopped), setting.text(config)));
+  }
+  if (differences.empty()) return;
+  throw UsageError(
+      fmt::format("--resume: the run in {} has another configuration: {}; expected the same, or no "
+                  "options but --resume and --out",
+                  out.string(), fmt::join(differences, ", ")));
+}
+
+std::optional<Stopped> stopped_run(const RunConfig& config, const std::filesystem::path& out, bool resume) {
+  const auto path = out / kResume;
+  if (!resume || !std::filesystem::exists(path)) return std::nullopt;
+  const auto entries = read_checkpoint_info(path.string()).entries;
+  check_same_run(config, ModelDescription::from_entries(entries, path.string()).config, out);
+  const auto found = entries.find("run_state");
+  TORCH_CHECK(found != entries.end(), path.string(), ": this is no checkpoint of a stopped run");
+  return Stopped{path.string(), parse_run_state(found->second, path.string())};
 }
 
 /// One run from the first epoch to the last file.
 class TrainingRun {
  public:
   TrainingRun(const RunConfig& config, const Dataset& dataset, const std::filesystem::path& out,
-              Progress& progress)
+              Progress& progress, const RunOptions& options)
       : config_(config),
         dataset_(dataset),
         progress_(progress),
-        model_(initial_model(config, dataset)),
+        options_(options),
+        stopped_(stopped_run(config, out, options.resume)),
+        model_(initial_model(config, dataset, stopped_)),
         trainer_(model_, dataset, config, progress),
         scheduler_(model_.module, model_.forward, {example()}, scheduler_config(config),
                    &trainer_.optimizer()),
-        folder_(once_possible(scheduler_, out)) {
+        folder_(made_ready(out)) {
     result_.config = config;
+    trainer_.set_observer([this] { after_step(); });
   }
 
   /// Model and budgets, checked before anything is removed or trained.
-  static Model initial_model(const RunConfig& config, const Dataset& dataset) {
+  static Model initial_model(const RunConfig& config, const Dataset& dataset,
+                             const std::optional<Stopped>& stopped) {
     auto model = make_model(config.model, dataset.sample_shape(), dataset.classes);
     check_layer_paths(config, *model.module);
+    if (stopped) {
+      load_checkpoint(stopped->file, *model.module);
+      return model;
+    }
     if (config.init.empty()) return model;
     load_checkpoint(config.init, *model.module);
     for (const auto& [path, layer] : nn::quantizable_layers(*model.module)) {
@@ -62,17 +101,18 @@ class TrainingRun {
   }
 
   RunResult run() {
-    const auto start = std::chrono::steady_clock::now();
     folder_.write("config.toml", config_.to_toml());
-    train_float();
-    record();
+    using Stage = RunState::Stage;
+    if (state_.stage == Stage::kFloat) train_float();
+    if (state_.stage == Stage::kRecording) record();
     train_quantized();
     export_and_compare();
     result_.slots = slot_table(*model_.module);
     result_.notes = scheduler_.summary();
-    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result_.seconds = seconds();
     folder_.write("report.html", report_html(result_));
     folder_.write("summary.json", summary_json(result_));
+    std::filesystem::remove(folder_.file(kResume));
     return result_;
   }
 
@@ -87,27 +127,92 @@ class TrainingRun {
             dataset_.std, to_string(scheduler_.phase()), layer_bits(weights), packed_bytes(weights)};
   }
 
+  /// The output folder, if the run is possible, and everything as a stopped run left it.
+  OutputFolder made_ready(const std::filesystem::path& out) {
+    if (!stopped_) {
+      naming_options([&] { scheduler_.check(); });
+      return OutputFolder(out);
+    }
+    state_ = stopped_->state;
+    scheduler_.restore(state_.scheduler);
+    load_optimizer(stopped_->file, *model_.module, trainer_.optimizer());
+    trainer_.go_on(state_.passes, state_.progress);
+    set_random_state(state_.random);
+    result_ = state_.found;
+    progress_.message(fmt::format("resumed from {}: {} complete epochs of {}, {} steps", stopped_->file,
+                                  state_.epoch, to_string(scheduler_.phase()), state_.progress.steps));
+    return OutputFolder(out, OutputFolder::Earlier::kKeep);
+  }
+
+  double seconds() const {
+    return state_.seconds + std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+
+  /// Saves all that the run needs to go on from here.
+  void keep_state() {
+    RunState state = state_;
+    state.progress = trainer_.progress();
+    state.passes = trainer_.passes();
+    state.seconds = seconds();
+    state.scheduler = scheduler_.state();
+    state.random = random_state();
+    state.found = result_;
+    auto entries = description().to_entries();
+    entries["run_state"] = to_json(state);
+    save_checkpoint(folder_.file(kResume).string(), *model_.module, entries, &trainer_.optimizer());
+    kept_ = Clock::now();
+  }
+
+  void begin(RunState::Stage stage) {
+    state_.stage = stage;
+    state_.epoch = 0;
+    state_.stage_seconds = 0;
+    state_.stage_steps = 0;
+    keep_state();
+  }
+
+  void after_step() {
+    const bool stops = stop_requested();
+    const double since = std::chrono::duration<double>(Clock::now() - kept_).count();
+    if (stops || since >= options_.checkpoint_seconds) keep_state();
+    if (stops) throw_stopped();
+  }
+
+  [[noreturn]] void throw_stopped() const {
+    TORCH_CHECK(false, "stopped by a signal; continue with: qat-train --resume --out ",
+                folder_.path().string());
+  }
+
   /// Trains the epochs of a phase, with a row of metrics each; returns the accuracy at its end.
   double train(const std::string& phase, std::int64_t epochs, double start_rate,
                const std::string& step_name) {
-    double seconds = 0;
-    std::int64_t steps = 0;
-    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-      const auto statistics = trainer_.train_epoch(phase, epoch, epochs, start_rate);
+    while (state_.epoch < epochs) {
+      const auto statistics = trainer_.train_epoch(phase, state_.epoch, epochs, start_rate);
       last_test_ = trainer_.test();
-      seconds += statistics.seconds;
-      steps += statistics.steps;
-      result_.rows.push_back({phase, epoch + 1, statistics.loss, statistics.accuracy, last_test_.accuracy(),
-                              statistics.learning_rate, statistics.seconds, 0, ""});
-      if (phase == "qat") keep_epoch(epoch + 1);
+      const std::int64_t epoch = ++state_.epoch;
+      state_.stage_seconds += statistics.seconds;
+      state_.stage_steps += statistics.steps;
+      result_.rows.push_back({.phase = phase,
+                              .epoch = epoch,
+                              .loss = statistics.loss,
+                              .train_accuracy = statistics.accuracy,
+                              .test_accuracy = last_test_.accuracy(),
+                              .learning_rate = statistics.learning_rate,
+                              .seconds = statistics.seconds,
+                              .weight_bits = ""});
+      if (phase == "qat") keep_epoch(epoch);
       folder_.write("metrics.csv", metrics_csv(result_.rows));
       progress_.message(fmt::format(
           "{} epoch {}/{}: loss {:.4f}, train accuracy {:.2f} %, test accuracy {:.2f} %, {:.1f} s", phase,
-          epoch + 1, epochs, statistics.loss, 100 * statistics.accuracy, 100 * last_test_.accuracy(),
+          epoch, epochs, statistics.loss, 100 * statistics.accuracy, 100 * last_test_.accuracy(),
           statistics.seconds));
+      keep_state();
+      if (stop_requested()) throw_stopped();
     }
-    if (epochs == 0) last_test_ = trainer_.test();
-    if (steps > 0) result_.seconds_per_step.emplace_back(step_name, seconds / static_cast<double>(steps));
+    if (!last_test_.predictions.defined()) last_test_ = trainer_.test();
+    if (state_.stage_steps > 0)
+      result_.seconds_per_step.emplace_back(step_name,
+                                            state_.stage_seconds / static_cast<double>(state_.stage_steps));
     return last_test_.accuracy();
   }
 
@@ -134,6 +239,7 @@ class TrainingRun {
     result_.float_size_bytes = parameter_bytes(*model_.module);
     save_checkpoint(folder_.file("checkpoints/float.qat").string(), *model_.module,
                     description().to_entries());
+    begin(RunState::Stage::kRecording);
   }
 
   void record() {
@@ -146,8 +252,12 @@ class TrainingRun {
   }
 
   void train_quantized() {
-    naming_options([&] { scheduler_.start_training(); });
-    trainer_.reset_optimizer_state();
+    if (state_.stage == RunState::Stage::kRecording) {
+      naming_options([&] { scheduler_.start_training(); });
+      trainer_.reset_optimizer_state();
+      begin(RunState::Stage::kQuantized);
+    }
+    last_test_ = {};
     trainer_.set_hooks({.penalty = [this] { return scheduler_.penalty(); },
                         .after_step = [this] { scheduler_.after_optimizer_step(); }});
     const double rate =
@@ -189,15 +299,22 @@ class TrainingRun {
                 " test images; the file was removed");
   }
 
+  using Clock = std::chrono::steady_clock;
+
   RunConfig config_;
   const Dataset& dataset_;
   Progress& progress_;
+  RunOptions options_;
+  std::optional<Stopped> stopped_;
+  RunState state_;
+  RunResult result_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point kept_ = start_;
   Model model_;
   Trainer trainer_;
   QATScheduler scheduler_;
   OutputFolder folder_;  // removes earlier results: made after all that can refuse the run
   Evaluation last_test_;
-  RunResult result_;
 };
 
 }  // namespace
@@ -210,11 +327,15 @@ Dataset load_configured_dataset(const RunConfig& config) {
                        .synthetic = {}});
 }
 
+bool is_finished(const std::filesystem::path& out) {
+  return std::filesystem::exists(out / "summary.json") && !std::filesystem::exists(out / kResume);
+}
+
 RunResult run_training(RunConfig config, const Dataset& dataset, const std::filesystem::path& out,
-                       Progress& progress) {
+                       Progress& progress, const RunOptions& options) {
   config.threads = set_threads(config.threads);
   torch::manual_seed(static_cast<std::uint64_t>(config.seed));
-  return TrainingRun(config, dataset, out, progress).run();
+  return TrainingRun(config, dataset, out, progress, options).run();
 }
 
 }  // namespace qat::apps

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,9 @@ struct ProgramOutcome {
 
 /// Runs a program that lies in the folder of this test program, with no input, and waits for it.
 ProgramOutcome run_built_program(const std::string& name, const std::vector<std::string>& arguments);
+
+/// The same, and sends the signal as soon as `now` (asked every millisecond) says so.
+ProgramOutcome stop_built_program(const std::string& name, const std::vector<std::string>& arguments,
+                                  int signal, const std::function<bool()>& now);
 
 }  // namespace qat::apps::testing

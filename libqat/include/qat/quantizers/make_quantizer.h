@@ -36,8 +36,8 @@ std::int64_t most_bits(std::string_view family, std::int64_t bits);
 /// Where the start values of a weight quantizer come from; in text "statistics", "mse".
 enum class WeightStart : std::int8_t {
   kStatistics,  ///< what the family's paper says: the range, or the mean magnitude (lsq).
-  /// The part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean squared error,
-  /// for each channel. As kStatistics for dorefa, binary and ternary: their scales follow the weights.
+  /// The part k / 40 of the range, k = 1 ... 40, whose quantized weights have the smallest mean squared
+  /// error, for each channel. As kStatistics for dorefa, binary and ternary: their scales follow the weights.
   kMse,
 };
 
