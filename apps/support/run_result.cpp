@@ -1,5 +1,6 @@
 #include "support/run_result.h"
 
+#include <qat/quantizers/make_quantizer.h>
 #include <qat/version.h>
 
 #include <fmt/format.h>
@@ -65,8 +66,8 @@ std::string summary_json(const RunResult& result) {
       {"qat_accuracy", result.qat_accuracy},
       {"deployed_accuracy", result.deployed_accuracy},
       {"phase", result.phase},
-      {"weight_bits", result.config.weight_bits},
-      {"activation_bits", result.config.activation_bits},
+      {"weight_bits", most_bits(weight_family(result.config), result.config.weight_bits)},
+      {"activation_bits", most_bits(activation_family(result.config), result.config.activation_bits)},
       {"size_bytes", result.size_bytes},
       {"packed_bytes", result.packed_bytes},
       {"weight_budget_bytes", result.config.weight_budget_kb * 1024},

@@ -119,6 +119,14 @@ TEST_CASE("summary.json holds the result by name", "[apps]") {
   CHECK(values["activation_budget"] == "sum");
   CHECK(values["seconds_per_step"]["training"] == 0.2);
   CHECK_FALSE(values["seconds_per_step"].contains("recording"));
+
+  auto powers = example_result();
+  powers.config.weight_quantizer = "pow2_n_m";  // at most 4 bits
+  powers.config.weight_bits = 8;
+  powers.config.activation_bits = 8;
+  const auto widths = nlohmann::json::parse(summary_json(powers));
+  CHECK(widths["weight_bits"] == 4);
+  CHECK(widths["activation_bits"] == 8);
 }
 
 TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {

@@ -1,5 +1,6 @@
 // What budgets count: every quantized tensor of the model, at the width of its quantizer.
 #include "learned_net.h"
+#include "packed_payload.h"
 #include "schedulers/width_budget.h"
 #include <qat/nn/packed_weights.h>
 #include <qat/quantizers/affine_quantizer.h>
@@ -19,13 +20,6 @@ using namespace qat::testing;
 namespace {
 
 constexpr nn::SlotId kWeight{nn::SlotId::Kind::kWeight};
-
-std::int64_t payload(nn::Sequential& net) {
-  std::int64_t bytes = 0;
-  for (const auto& [path, packed] : nn::pack_weights(*net))
-    bytes += packed.payload_bytes();
-  return bytes;
-}
 
 QATConfig with_weight_budget(QATConfig config, std::int64_t bytes) {
   config.weight_budget_kb = static_cast<double>(bytes) / 1024;

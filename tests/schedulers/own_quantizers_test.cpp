@@ -1,5 +1,6 @@
 // Quantizers that the user puts into slots, sizes of what is stored, widths of layers that hold no quantizer.
 #include "learned_net.h"
+#include "packed_payload.h"
 #include <qat/nn/packed_weights.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/quantizers/learned_step_quantizer.h>
@@ -20,13 +21,6 @@ using namespace qat::testing;
 namespace {
 
 constexpr nn::SlotId kWeight{nn::SlotId::Kind::kWeight};
-
-std::int64_t payload(nn::Sequential& net) {
-  std::int64_t bytes = 0;
-  for (const auto& [path, packed] : nn::pack_weights(*net))
-    bytes += packed.payload_bytes();
-  return bytes;
-}
 
 /// Nine bits: xmax is 256 steps.
 std::shared_ptr<ParametricQuantizer> wide_quantizer() {
@@ -266,4 +260,43 @@ TEST_CASE("Scales that collapse to the floor do not end the training, but are no
     parameter.fill_(0x1p-63);
   }
   CHECK(error_lacks([&] { nn::pack_weights(*run.net); }, {"Conv2d '0'", "bias", "int32"}) == "");
+}
+
+TEST_CASE("A quantizer set by hand in any slot of a shared scale is the one of all", "[schedulers]") {
+  for (const bool second : {false, true}) {
+    INFO(second);
+    torch::manual_seed(0);
+    Sum net;
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+    QATScheduler scheduler(net, {images()}, learned_config("lsq", "lsq"), &optimizer);
+    scheduler.start_recording();
+    net->forward(images());
+    constexpr nn::SlotId kOutput{nn::SlotId::Kind::kOutput};
+    const auto mine = wide_quantizer();
+    (second ? net->second : net->first)->set_slot(kOutput, mine);
+    scheduler.start_training();
+    CHECK((second ? net->second : net->first)->slot(kOutput) == mine);
+    const auto* link = (second ? net->first : net->second)->link(kOutput);
+    REQUIRE(link);
+    CHECK(link->target.lock() == mine);
+    CHECK(net->add->link({nn::SlotId::Kind::kInput, 0})->target.lock() == mine);
+    CHECK(net->add->link({nn::SlotId::Kind::kInput, 1})->target.lock() == mine);
+
+    const auto state = scheduler.state();
+    scheduler.restore(state);
+    CHECK((second ? net->second : net->first)->slot(kOutput) == mine);
+    net->forward(images()).square().mean().backward();
+  }
+}
+
+TEST_CASE("Two quantizers set by hand for one scale are refused with both slots", "[schedulers]") {
+  torch::manual_seed(0);
+  Sum net;
+  QATScheduler scheduler(net, {images()}, learned_config("affine", "affine"));
+  scheduler.start_recording();
+  net->forward(images());
+  net->first->set_slot({nn::SlotId::Kind::kOutput}, wide_quantizer());
+  net->second->set_slot({nn::SlotId::Kind::kOutput}, wide_quantizer());
+  CHECK(error_lacks([&] { scheduler.start_training(); },
+                    {"first.output_slot", "second.output_slot", "share one scale"}) == "");
 }

@@ -1,5 +1,6 @@
 // Budgets of packed weights and of activations: kept at every step, refused when impossible, learned towards.
 #include "learned_net.h"
+#include "packed_payload.h"
 #include <qat/nn/packed_weights.h>
 #include <qat/quantizers/parametric_quantizer.h>
 #include <qat/schedulers/checkpoint.h>
@@ -30,13 +31,6 @@ QATConfig budget_config(std::int64_t weight_bytes, const std::string& family = "
   auto config = learned_config(family, family, 8);
   config.weight_budget_kb = kilobytes(weight_bytes);
   return config;
-}
-
-std::int64_t payload(nn::Sequential& net) {
-  std::int64_t bytes = 0;
-  for (const auto& [path, packed] : nn::pack_weights(*net))
-    bytes += packed.payload_bytes();
-  return bytes;
 }
 
 /// ceil(log2(round(xmax / d) + 1)) + 1 of the widest channel, in plain numbers.

@@ -188,8 +188,9 @@ void QATScheduler::start_training() {
               "QATScheduler: training with quantizers starts from RECORDING, the phase is ",
               to_string(phase_));
   Graph graph = capture(*model_, forward_, example_inputs_);
-  const detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+  detail::Placement placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
   const LayerMap layers = detail::layer_map(*model_);
+  detail::let_set_quantizers_own(placement, layers);
   const auto own = detail::own_widths(layers);
   const auto budgets = std::make_shared<detail::Budgets>(
       detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),
@@ -336,7 +337,8 @@ void QATScheduler::restore(const std::string& text) {
   const auto own = json.value("own_widths", detail::OwnWidths());
   std::shared_ptr<detail::Budgets> budgets;
   if (phase == Phase::kTraining) {
-    const auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+    auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
+    detail::let_set_quantizers_own(placement, layers);
     detail::check_placed_bits(placement, config_);
     budgets = std::make_shared<detail::Budgets>(
         detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),

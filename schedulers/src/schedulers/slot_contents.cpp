@@ -151,6 +151,25 @@ void fill_with_recorders(const Placement& placement, const LayerMap& layers, con
   }
 }
 
+void let_set_quantizers_own(Placement& placement, const LayerMap& layers) {
+  const auto is_set = [&](const PlacedSlot& slot) {
+    return std::dynamic_pointer_cast<Quantizer>(layers.at(slot.layer)->slot(slot.id)) != nullptr;
+  };
+  for (ScaleGroup& group : placement.activations) {
+    const auto set = std::find_if(group.slots.begin(), group.slots.end(), is_set);
+    if (set == group.slots.end()) continue;
+    const auto second = std::find_if(set + 1, group.slots.end(), is_set);
+    TORCH_CHECK_VALUE(second == group.slots.end(), "QATScheduler: ", slot_path(*set), " and ",
+                      second == group.slots.end() ? "" : slot_path(*second),
+                      " hold a quantizer each, but these tensors share one scale; set one of them");
+    const PlacedSlot former = group.owner();
+    std::rotate(group.slots.begin(), set, set + 1);
+    for (PlacedLink& link : placement.links) {
+      if (link.to == former) link.to = group.owner();
+    }
+  }
+}
+
 void fill_with_quantizers(const Placement& placement, const LayerMap& layers, const QATConfig& config) {
   Recorded recorded(layers);
   std::vector<std::optional<Seen>> activations;

@@ -20,6 +20,10 @@ LayerMap layer_map(torch::nn::Module& model);
 /// Puts a recorder into each slot of the placement (biases have none).
 void fill_with_recorders(const Placement& placement, const LayerMap& layers, const QATConfig& config);
 
+/// Makes the slot that holds a quantizer the owner of its scale group: one that was set by hand is kept,
+/// wherever in the group it is. Throws: c10::ValueError if slots of one group hold two of them.
+void let_set_quantizers_own(Placement& placement, const LayerMap& layers);
+
 /// Replaces the recorders by quantizers of their ranges, sets links, quantizes biases. A scale group gets the
 /// joint range of its members. Throws: c10::Error naming all slots that recorded nothing; nothing is changed
 /// then.
