@@ -152,14 +152,14 @@ Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& argumen
         fmt::format("unexpected argument '{}'; expected options only", parts.positional.front()));
 
   TrainCommand command;
-  command.run.resume = parts.has("resume");
   for (const auto& [option, value] : parts.given) {
+    if (option == "resume") command.run.resume = value == "true";
     if (option == "out") {
       if (value.empty() || !(command.out.empty() || command.out == value))
         throw UsageError(fmt::format("--out '{}': expected one folder", value));
       command.out = value;
     }
-    if (option == "checkpoint-seconds") command.run.checkpoint_seconds = seconds_of(value);
+    if (option == "checkpoint-seconds") command.run.checkpoint_seconds = seconds_of(value);  // the last one
   }
   if (command.out.empty()) throw UsageError("--out is missing: expected the folder for the results");
   const auto earlier = command.out / "config.toml";

@@ -37,13 +37,16 @@ OutputFolder::OutputFolder(std::filesystem::path path, Earlier earlier) : path_(
   };
   const auto remove_matching = [&](const std::filesystem::path& folder, const std::regex& names) {
     std::vector<std::filesystem::path> found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       if (std::regex_match(entry.path().filename().string(), names)) found.push_back(entry.path());
     }
+    TORCH_CHECK(!error, "output folder ", folder.string(), ": ", error.message());
     std::for_each(found.begin(), found.end(), remove);
   };
   const std::regex unfinished("(model|float|resume|qat-[0-9]+)\\.qat\\.partial[0-9]+");
   remove_matching(path_, unfinished);
+  remove_matching(path_,
+                  std::regex("(model\\.torchscript\\.pt\\.[0-9a-f]{8}|[a-z]+\\.(toml|csv|json|html))\\.tmp"));
   remove_matching(path_ / "checkpoints", unfinished);
   if (earlier == Earlier::kKeep) return;
   for (const char* name : kResults)

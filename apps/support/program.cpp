@@ -25,10 +25,17 @@ volatile std::sig_atomic_t stop_signal = 0;
 
 void stop_on_signals() {
   struct sigaction action = {};
-  action.sa_handler = [](int signal) { stop_signal = signal; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = [](int signal) {
+    stop_signal = signal;
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+  };
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction current = {};
+    const bool is_ignored = sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+    if (!is_ignored) sigaction(signal, &action, nullptr);
+  }
 }
 
 bool stop_requested() {

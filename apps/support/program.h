@@ -13,7 +13,7 @@ int run_program(int argc, char** argv,
                 const std::function<int(const std::vector<std::string>& arguments)>& work);
 
 /// From now on SIGINT and SIGTERM ask the program to stop at the next good moment, see `stop_requested`; a
-/// second one ends it at once.
+/// second one, of either kind, ends it at once. Signals that the program was started to ignore stay so.
 void stop_on_signals();
 /// Whether such a signal came.
 bool stop_requested();

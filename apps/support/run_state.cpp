@@ -94,6 +94,15 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
     json.at("float_accuracy").get_to(state.found.float_accuracy);
     json.at("float_size_bytes").get_to(state.found.float_size_bytes);
     json.at("seconds_per_step").get_to(state.found.seconds_per_step);
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    const auto counts = [](std::int64_t value) { return value >= 0 && value <= kMost; };
+    const bool is_empty = state.progress.steps == 0 && state.progress.samples == 0;
+    TORCH_CHECK(
+        nlohmann::json(state.stage) == json.at("stage") && counts(state.epoch) && counts(state.passes) &&
+            counts(state.stage_steps) && counts(state.progress.steps) && counts(state.progress.samples) &&
+            counts(state.progress.correct) &&
+            (is_empty || (state.progress.steps > 0 && state.progress.samples > 0 && state.passes > 0)),
+        origin, ": the state of the run has counts that no run has");
     return state;
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK(false, origin, ": the state of the run cannot be read: ", error.what());

@@ -207,7 +207,7 @@ EpochStatistics Trainer::train_epoch(const std::string& phase, std::int64_t epoc
   return result;
 }
 
-EpochStatistics Trainer::record() {
+EpochStatistics Trainer::record(const std::function<void()>& observer) {
   torch::NoGradGuard no_grad;
   model_.module->train();
   EpochStatistics result;
@@ -219,6 +219,7 @@ EpochStatistics Trainer::record() {
       batch = loader_.next();
     }
     model_(batch->images.to(device_));
+    observer();
     progress_.show_if_due("recording", result.steps + 1, config_.record_batches, {},
                           (result.steps + 1) * config_.batch_size, seconds_since(start));
   }

@@ -73,7 +73,8 @@ class Trainer {
                               double start_rate);
   /// Runs the configured number of batches forward in train mode, without gradient; statistics hold seconds
   /// and steps.
-  EpochStatistics record();
+  /// `observer` runs after each batch.
+  EpochStatistics record(const std::function<void()>& observer);
   /// Tests the model in eval mode.
   Evaluation test();
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -121,10 +122,23 @@ class TrainingRun {
     return normalize(dataset_.test.images.slice(0, 0, 2), dataset_.mean, dataset_.std).to(trainer_.device());
   }
 
+  /// Without sizes: weights that are just being trained need not have a packed form.
+  ModelDescription description_of_run() const {
+    return {.config = config_,
+            .input_shape = dataset_.sample_shape(),
+            .classes = dataset_.classes,
+            .input_mean = dataset_.mean,
+            .input_std = dataset_.std,
+            .phase = to_string(scheduler_.phase()),
+            .layer_bits = ""};
+  }
+
   ModelDescription description() const {
     const auto weights = weight_table(*model_.module);
-    return {config_,      dataset_.sample_shape(),       dataset_.classes,    dataset_.mean,
-            dataset_.std, to_string(scheduler_.phase()), layer_bits(weights), packed_bytes(weights)};
+    auto result = description_of_run();
+    result.layer_bits = layer_bits(weights);
+    result.packed_bytes = packed_bytes(weights);
+    return result;
   }
 
   /// The output folder, if the run is possible, and everything as a stopped run left it.
@@ -152,12 +166,14 @@ class TrainingRun {
   void keep_state() {
     RunState state = state_;
     state.progress = trainer_.progress();
+    TORCH_CHECK(std::isfinite(state.progress.loss_sum), "training diverged: the loss of epoch ",
+                state_.epoch + 1, " is ", state.progress.loss_sum, "; lower --learning-rate");
     state.passes = trainer_.passes();
     state.seconds = seconds();
     state.scheduler = scheduler_.state();
     state.random = random_state();
     state.found = result_;
-    auto entries = description().to_entries();
+    auto entries = description_of_run().to_entries();
     entries["run_state"] = to_json(state);
     save_checkpoint(folder_.file(kResume).string(), *model_.module, entries, &trainer_.optimizer());
     kept_ = Clock::now();
@@ -244,7 +260,9 @@ class TrainingRun {
 
   void record() {
     scheduler_.start_recording();
-    const auto statistics = trainer_.record();
+    const auto statistics = trainer_.record([this] {
+      if (stop_requested()) throw_stopped();  // the state of its beginning is kept
+    });
     result_.seconds_per_step.emplace_back("recording",
                                           statistics.seconds / static_cast<double>(statistics.steps));
     progress_.message(

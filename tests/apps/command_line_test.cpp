@@ -41,6 +41,21 @@ TEST_CASE("Options of qat-train set the keys of the same name", "[apps]") {
   CHECK(train({"--out", "x"}).config == RunConfig{});
 }
 
+TEST_CASE("--resume takes the configuration of the folder, if it holds one", "[apps]") {
+  const TemporaryFolder folder;
+  const std::string text = "weight_bits = 4\n";
+  const auto out = folder.write("config.toml", Bytes(text.begin(), text.end())).parent_path().string();
+  const auto resumed = train({"--resume", "--out", out});
+  CHECK(resumed.run.resume);
+  CHECK(resumed.config.weight_bits == 4);
+  CHECK(resumed.run.checkpoint_seconds == 60);
+  const auto fresh = train({"--resume=false", "--out", out, "--checkpoint-seconds", "0.5"});
+  CHECK_FALSE(fresh.run.resume);
+  CHECK(fresh.config.weight_bits == RunConfig{}.weight_bits);
+  CHECK(fresh.run.checkpoint_seconds == 0.5);
+  CHECK_THAT(train_refusal({"--out", out, "--checkpoint-seconds", "soon"}), Contains("soon"));
+}
+
 TEST_CASE("Options win over the file and the file over the defaults", "[apps]") {
   const TemporaryFolder folder;
   const auto file = write_toml(folder, "weight_bits = 4\nseed = 7\n").string();

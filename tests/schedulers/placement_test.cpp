@@ -202,6 +202,14 @@ TEST_CASE("Sums are wider than the products that read them", "[schedulers]") {
   CHECK(bits(g.place(config))["branch.input_slot"] == 3);
   CHECK(bits(g.place(config))["stem_relu.output_slot"] == 6);
 
+  config.residual_bits = 0;  // a width that the layer was given is what its readers read
+  CHECK_FALSE(bits(g.place(config)).contains("branch.input_slot"));
+  config = nothing_skipped();
+  config.activation_quantizer = "pow2_n_m";  // never more than 4 bits: nothing to narrow
+  config.activation_bits = 4;
+  config.residual_bits = 8;
+  CHECK_FALSE(bits(g.place(config)).contains("branch.input_slot"));
+
   config = nothing_skipped();
   config.activation_bits = 10;
   config.residual_bits = 8;  // the fewest

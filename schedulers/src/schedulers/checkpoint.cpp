@@ -119,7 +119,10 @@ Header parse_header(const std::string& path, const std::string& text) {
       header.optimizer.emplace();
       found->at("type").get_to(header.optimizer->type);
       found->at("groups").get_to(header.optimizer->groups);
-      found->at("bytes").get_to(header.optimizer_bytes);
+      const Json& bytes = found->at("bytes");
+      TORCH_CHECK(bytes.is_number_unsigned(), "checkpoint ", path, ": its header speaks of an optimizer of ",
+                  bytes.dump(), " bytes");
+      bytes.get_to(header.optimizer_bytes);
     }
     return header;
   } catch (const nlohmann::json::exception& error) {

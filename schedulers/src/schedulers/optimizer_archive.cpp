@@ -5,6 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include <map>
+#include <set>
 #include <sstream>
 #include <typeinfo>
 #include <utility>
@@ -47,6 +48,8 @@ void load_optimizer(const SavedOptimizer& saved, const torch::nn::Module& model,
   TORCH_CHECK_VALUE(type_name(optimizer) == saved.type, "load_optimizer: the file holds a ", saved.type,
                     ", got a ", type_name(optimizer));
   const auto parameters = model.named_parameters();
+  torch::Device device = torch::kCPU;  // momenta live where their parameters do
+  std::set<std::string> known;
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const auto& names : saved.groups) {
     std::vector<torch::Tensor> of_group;
@@ -54,7 +57,10 @@ void load_optimizer(const SavedOptimizer& saved, const torch::nn::Module& model,
       const torch::Tensor* found = parameters.find(name);
       TORCH_CHECK_VALUE(found, "load_optimizer: the file's optimizer trains ", name, ", which the model ",
                         model.name(), " does not have; load the model from the same file first");
+      TORCH_CHECK_VALUE(known.insert(name).second, "load_optimizer: the file's optimizer trains ", name,
+                        " twice");
       of_group.push_back(*found);
+      device = found->device();
     }
     groups.emplace_back(std::move(of_group), optimizer.defaults().clone());
   }
@@ -62,7 +68,7 @@ void load_optimizer(const SavedOptimizer& saved, const torch::nn::Module& model,
   auto state = std::exchange(optimizer.state(), {});
   try {
     torch::serialize::InputArchive archive;
-    archive.load_from(saved.archive.data(), saved.archive.size(), torch::kCPU);
+    archive.load_from(saved.archive.data(), saved.archive.size(), device);
     optimizer.load(archive);
   } catch (...) {
     std::swap(optimizer.param_groups(), groups);

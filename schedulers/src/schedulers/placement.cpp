@@ -1,5 +1,7 @@
 #include "schedulers/placement.h"
 
+#include <qat/quantizers/make_quantizer.h>
+
 #include <c10/util/Exception.h>
 
 #include <fmt/format.h>
@@ -240,7 +242,10 @@ class Placer {
       ScaleGroup& group = placement_.activations[index];
       const bool is_input = group.owner().id.kind == SlotId::Kind::kInput;
       std::int64_t bits = is_input && config_.input_bits != 0 ? config_.input_bits : config_.activation_bits;
-      if (added_groups_.contains(representative)) bits = std::max(bits, config_.residual_bits);
+      if (added_groups_.contains(representative) && config_.residual_bits > bits) {
+        bits = config_.residual_bits;
+        widened_groups_.insert(representative);
+      }
       group.bits = bits_of(config_.layer_activation_bits, group.owner().layer, bits);
       group.never_negative = !negative_groups.contains(representative);
     }
@@ -249,7 +254,8 @@ class Placer {
   void link_readers(std::int64_t tensor) {
     const bool arrives_quantized = layer_that_made(tensor) != nullptr;
     const ScaleGroup group = members_of(tensor);
-    const bool is_wide = arrives_quantized && added_groups_.contains(find_group(tensor));
+    const bool is_wide = arrives_quantized && widened_groups_.contains(find_group(tensor));
+    const auto in_effect = [&](std::int64_t bits) { return most_bits(config_.activation_quantizer, bits); };
     std::optional<PlacedSlot> narrow;
     for (const Reader& reader : readers_[tensor]) {
       const bool is_member =
@@ -257,7 +263,7 @@ class Placer {
       if (is_member || (arrives_quantized && !reader.quantized)) continue;
       const std::int64_t wanted =
           bits_of(config_.layer_activation_bits, reader.slot.layer, config_.activation_bits);
-      const bool narrows = is_wide && reader.multiplies && wanted < group.bits;
+      const bool narrows = is_wide && reader.multiplies && in_effect(wanted) < in_effect(group.bits);
       if (narrows && narrow) {
         placement_.links.push_back({reader.slot, *narrow, true});
       } else if (narrows) {
@@ -329,6 +335,7 @@ class Placer {
   std::vector<std::vector<Reader>> readers_;  // by origin
   std::set<std::int64_t> added_;              // operands of Add or Sub
   std::set<std::int64_t> added_groups_;       // representatives of their groups
+  std::set<std::int64_t> widened_groups_;     // those that residual_bits made wider
   std::map<std::int64_t, std::size_t>
       group_index_;  // representative of a group -> its index in the placement
   Placement placement_;
