@@ -46,10 +46,10 @@ struct QATConfig {
   std::int64_t activation_bits = 8;  ///< 2 to 16.
   std::int64_t input_bits = 0;       ///< of tensors quantized in input slots (the model's inputs, results of
                                      ///< functional code), 2 to 16; 0: activation_bits.
-  std::int64_t residual_bits = 0;    ///< the fewest of tensors that Add or Sub read, 2 to 16; 0: as others.
-                                     ///< Where they are wider than activation_bits, layers with weights that
-                                     ///< read such a tensor of another layer narrow it to activation_bits:
-                                   ///< products are as narrow as asked for, sums are not.
+  /// The fewest bits of tensors that Add or Sub read, 2 to 16; 0: as others. Where they are wider than
+  /// activation_bits by that, layers with weights that read such a result of another layer narrow it to
+  /// activation_bits: products are as narrow as asked for, sums are not.
+  std::int64_t residual_bits = 0;
   /// Widths of single layers, by path ("conv1"): of the weight (2 to 16; dorefa 2 to 8), and of the
   /// activation whose quantizer the layer's slots hold. Layers that hold no such quantizer are refused before
   /// training.
