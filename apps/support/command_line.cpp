@@ -159,7 +159,7 @@ Parsed<TrainCommand> parse_train_command(const std::vector<std::string>& argumen
         throw UsageError(fmt::format("--out '{}': expected one folder", value));
       command.out = value;
     }
-    if (option == "checkpoint-seconds") command.run.checkpoint_seconds = seconds_of(value);  // the last one
+    if (option == "checkpoint-seconds") command.run.checkpoint_seconds = seconds_of(value);
   }
   if (command.out.empty()) throw UsageError("--out is missing: expected the folder for the results");
   const auto earlier = command.out / "config.toml";

@@ -41,11 +41,15 @@ std::optional<RunState> state_in(const fs::path& out) {
   return parse_run_state(qat::read_checkpoint_info(path.string()).entries.at("run_state"), path.string());
 }
 
-ProgramOutcome stopped(const fs::path& out, int signal, Stage stage, std::int64_t epoch, std::int64_t steps) {
-  return stop_built_program("qat-train", run_of(out), signal, [&] {
+ProgramOutcome stopped(const std::vector<std::string>& run, const fs::path& out, int signal, Stage stage,
+                       std::int64_t epoch, std::int64_t steps) {
+  return stop_built_program("qat-train", run, signal, [&] {
     const auto state = state_in(out);
     return state && state->stage == stage && state->epoch == epoch && state->progress.steps >= steps;
   });
+}
+ProgramOutcome stopped(const fs::path& out, int signal, Stage stage, std::int64_t epoch, std::int64_t steps) {
+  return stopped(run_of(out), out, signal, stage, epoch, steps);
 }
 
 /// The columns of metrics.csv that do not hold times.
@@ -63,12 +67,12 @@ std::string numbers_of(const fs::path& out) {
   return result;
 }
 
-void check_same_results(const fs::path& out) {
-  CHECK(summary(out)["digest"] == summary(whole_run())["digest"]);
-  CHECK(summary(out)["float_accuracy"] == summary(whole_run())["float_accuracy"]);
-  CHECK(summary(out)["deployed_accuracy"] == summary(whole_run())["deployed_accuracy"]);
-  CHECK(numbers_of(out) == numbers_of(whole_run()));
-  CHECK(content(out / "layers.csv") == content(whole_run() / "layers.csv"));
+void check_same_results(const fs::path& out, const fs::path& whole = whole_run()) {
+  CHECK(summary(out)["digest"] == summary(whole)["digest"]);
+  CHECK(summary(out)["float_accuracy"] == summary(whole)["float_accuracy"]);
+  CHECK(summary(out)["deployed_accuracy"] == summary(whole)["deployed_accuracy"]);
+  CHECK(numbers_of(out) == numbers_of(whole));
+  CHECK(content(out / "layers.csv") == content(whole / "layers.csv"));
   CHECK_FALSE(fs::exists(out / "checkpoints" / "resume.qat"));
 }
 
@@ -95,6 +99,22 @@ TEST_CASE("A run that is killed goes on with --resume and ends with the same bit
   REQUIRE(resumed.status == 0);
   CHECK_THAT(resumed.standard_error, Contains("resumed from"));
   check_same_results(out);
+}
+
+TEST_CASE("So does a run with momentum, BatchNorm that goes on normalising and widths within budgets",
+          "[apps]") {
+  const TemporaryFolder folder;
+  const auto run_to = [&](const fs::path& out) {
+    return small_run_with(out, {"--model", "cnn", "--quantizer", "fp_d_xmax", "--bn-folding", "off",
+                                "--limit", "128", "--learning-rate", "0.01", "--weight-budget-kb", "50",
+                                "--activation-budget-kb", "30", "--checkpoint-seconds", "0"});
+  };
+  const auto whole = folder.path() / "whole";
+  REQUIRE(train(run_to(whole)).status == 0);
+  const auto out = folder.path() / "run";
+  REQUIRE(stopped(run_to(out), out, SIGKILL, Stage::kQuantized, 0, 2).status == 128 + SIGKILL);
+  REQUIRE(train({"--resume", "--out", out.string()}).status == 0);
+  check_same_results(out, whole);
 }
 
 TEST_CASE("A run that is killed twice goes on twice", "[apps]") {

@@ -268,7 +268,9 @@ TEST_CASE("A quantizer set by hand in any slot of a shared scale is the one of a
     torch::manual_seed(0);
     Sum net;
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
-    QATScheduler scheduler(net, {images()}, learned_config("lsq", "lsq"), &optimizer);
+    auto config = learned_config("lsq", "lsq");
+    config.layer_activation_bits = {{"first", 6}};  // of the slot that the graph makes the owner
+    QATScheduler scheduler(net, {images()}, config, &optimizer);
     scheduler.start_recording();
     net->forward(images());
     constexpr nn::SlotId kOutput{nn::SlotId::Kind::kOutput};

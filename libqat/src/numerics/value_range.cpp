@@ -221,7 +221,10 @@ ValueRange finite_range(const torch::Tensor& x, std::optional<std::int64_t> axis
 
 torch::Tensor mean_magnitude(const torch::Tensor& x, std::optional<std::int64_t> axis) {
   const auto values = real_values("qat::mean_magnitude", x, axis);
-  return x.is_cpu() && !axis ? mean_on_host(values) : mean_by_tensor_operations(values, axis);
+  if (!x.is_cpu()) return mean_by_tensor_operations(values, axis);
+  if (!axis) return mean_on_host(values);
+  // One channel is the whole tensor: a single sum of torch's depends on the number of threads.
+  return x.size(*axis) == 1 ? mean_on_host(values).reshape({1}) : mean_by_tensor_operations(values, axis);
 }
 
 }  // namespace qat

@@ -42,6 +42,10 @@ LearnedStepKind parse_learned_step_kind(std::string_view text) {
   return detail::parse_enum(kLearnedStepKindNames, "learned-step quantizer", text);
 }
 
+Tensor lsq_start_scale(const Tensor& mean_magnitude, const IntegerRange& range) {
+  return 2 * mean_magnitude.to(torch::kDouble) / std::sqrt(static_cast<double>(range.qmax()));
+}
+
 LearnedStepQuantizer::LearnedStepQuantizer(LearnedStepOptions options) : options_(options) {
   TORCH_CHECK_VALUE(
       !options_.axis == (options_.channels == 0) && options_.channels >= 0,
@@ -164,8 +168,8 @@ void LearnedStepQuantizer::start_from(const ValueRange& values) {
 void LearnedStepQuantizer::start_from_tensor(const Tensor& x) {
   const torch::NoGradGuard no_grad;
   if (options_.kind != LearnedStepKind::kLsq) return start_from(finite_range(x.detach(), options_.axis));
-  const auto mean = mean_magnitude(x, detail::resolve_axis(x, options_.axis)).to(torch::kDouble);
-  const auto start = 2 * mean / std::sqrt(static_cast<double>(options_.range.qmax()));
+  const auto start =
+      lsq_start_scale(mean_magnitude(x, detail::resolve_axis(x, options_.axis)), options_.range);
   auto scale = named_parameters()["scale"];
   TORCH_CHECK_VALUE(start.sizes() == scale.sizes(), "qat::LearnedStepQuantizer: expected a tensor of ",
                     scale.numel(), " channels, got shape ", x.sizes());

@@ -212,6 +212,11 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
     const auto result = low_bit_pass(w, options, LowBitOutput::kLearning);
     context->saved_data["kind"] = static_cast<std::int64_t>(options.kind);
     context->saved_data["largest"] = result.largest;
+    // Ternary weights pass the gradient as it is, but to NaN; without one their scale is finite.
+    const bool passes_all =
+        options.kind == LowBitWeightKind::kTernary && torch::isfinite(result.scale).all().item<bool>();
+    context->saved_data["passes_all"] = passes_all;
+    if (passes_all) return result.values;
     const bool is_dorefa = options.kind == LowBitWeightKind::kDorefa;
     context->save_for_backward(is_dorefa ? torch::autograd::variable_list{w, result.tanh}
                                          : torch::autograd::variable_list{w});
@@ -221,6 +226,7 @@ struct LowBitFunction : torch::autograd::Function<LowBitFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     const auto kind = static_cast<LowBitWeightKind>(context->saved_data["kind"].toInt());
     const auto& dy = gradients[0];
+    if (context->saved_data["passes_all"].toBool()) return {dy, Tensor()};
     const auto saved = context->get_saved_variables();
     const auto& w = saved[0];
     const double largest = context->saved_data["largest"].toDouble();

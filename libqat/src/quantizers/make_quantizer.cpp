@@ -6,7 +6,6 @@
 #include <qat/quantizers/parametric_quantizer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace qat {
@@ -162,9 +161,9 @@ std::int64_t most_bits(std::string_view family, std::int64_t bits) {
 
 ValueRange start_range(const ValueRange& recorded, const torch::Tensor& mean_magnitude,
                        const IntegerRange& codes) {
-  const double factor = 2.0 * std::sqrt(static_cast<double>(codes.qmax()));
-  const auto limit = torch::where(mean_magnitude > 0, mean_magnitude * factor,
-                                  torch::full_like(mean_magnitude, std::numeric_limits<float>::max()));
+  const auto largest = (lsq_start_scale(mean_magnitude, codes) * codes.qmax()).to(torch::kFloat);
+  const auto limit =
+      torch::where(largest > 0, largest, torch::full_like(largest, std::numeric_limits<float>::max()));
   return {torch::maximum(recorded.min, -limit), torch::minimum(recorded.max, limit)};
 }
 

@@ -338,8 +338,8 @@ void QATScheduler::restore(const std::string& text) {
   std::shared_ptr<detail::Budgets> budgets;
   if (phase == Phase::kTraining) {
     auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
-    detail::let_set_quantizers_own(placement, layers);
     detail::check_placed_bits(placement, config_);
+    detail::let_set_quantizers_own(placement, layers);
     budgets = std::make_shared<detail::Budgets>(
         detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),
                         detail::budgeted_activations(placement, layers, graph, config_, own)});

@@ -159,9 +159,13 @@ TEST_CASE("The mean magnitude has the same bits for any number of threads", "[nu
   const int before = at::get_num_threads();
   at::set_num_threads(1);
   const auto one = qat::mean_magnitude(x);
+  const auto two_channels = x.slice(0, 1).view({2, -1});
+  const auto two = qat::mean_magnitude(two_channels, 0);
   for (const int threads : {2, 3, 4}) {
     at::set_num_threads(threads);
     CHECK(torch::equal(qat::mean_magnitude(x), one));
+    CHECK(torch::equal(qat::mean_magnitude(x.unsqueeze(0), 0), one.reshape({1})));
+    CHECK(torch::equal(qat::mean_magnitude(two_channels, 0), two));
   }
   at::set_num_threads(before);
 }

@@ -23,10 +23,9 @@ struct WidthRequest {
   std::vector<std::int64_t> further_counts = {};
 };
 
-/// The bytes of all layers at these widths: the sum of packed_code_bytes(count, width), for each of the
-/// counts,
-/// + fixed_bytes. Throws: c10::ValueError if there are not as many widths as requests, and for values out of
-/// range.
+/// The bytes of all layers at these widths: the sum of fixed_bytes and packed_code_bytes(count, width) for
+/// each of the counts. Throws: c10::ValueError if there are not as many widths as requests, and for values
+/// out of range.
 std::int64_t packed_bytes(std::span<const WidthRequest> requests, std::span<const std::int64_t> widths);
 
 /// The same with every layer at min_bits: no budget below it can be kept. Throws: c10::ValueError for

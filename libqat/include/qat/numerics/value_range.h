@@ -25,8 +25,8 @@ struct ValueRange {
 ValueRange finite_range(const torch::Tensor& x, std::optional<std::int64_t> axis = std::nullopt);
 
 /// The mean of |x| over the finite elements, per tensor or per channel of `axis`; float32, 0 where there is
-/// none. Axis, types and errors as for finite_range. Summed in float64 in an order that does not depend on
-/// the number of threads.
+/// none. Axis, types and errors as for finite_range. On the CPU the same bits for any number of threads: sums
+/// of short pieces, added in float64 in a fixed order.
 torch::Tensor mean_magnitude(const torch::Tensor& x, std::optional<std::int64_t> axis = std::nullopt);
 
 }  // namespace qat

@@ -15,6 +15,9 @@
 
 namespace qat {
 
+/// LSQ's start scale 2 mean|x| / sqrt(qmax) (Esser et al., section 2.1), of the same shape; float64.
+torch::Tensor lsq_start_scale(const torch::Tensor& mean_magnitude, const IntegerRange& range);
+
 struct LearnedStepOptions {
   LearnedStepKind kind = LearnedStepKind::kLsq;
   IntegerRange range = {};
