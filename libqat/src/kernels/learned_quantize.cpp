@@ -192,50 +192,94 @@ template <class T>
   gradient_block(PowerOfTwoLoop<T>{rule}, view, range, x, dy, dx, sums);
 }
 
+// With the activation before the quantizer, in a block that stays in the cache.
+
 template <class T, class Rule>
-using GradientOfBlock = void (*)(const Rule&, const ChannelView&, Range, const T*, const T*, T*, double*);
+[[gnu::always_inline]] inline void activate_block(const LearnedJob<T, Rule>& job, const T* x,
+                                                  std::int64_t length, T* activated) {
+  const T slope = job.negative_slope;
+  const T upper = job.activation_upper;
+#pragma omp simd
+  for (std::int64_t i = 0; i < length; ++i)
+    activated[i] = activate(x[i], slope, upper);
+}
+
+template <class T, class Rule>
+[[gnu::always_inline]] inline void slope_block(const LearnedJob<T, Rule>& job, const T* x,
+                                               std::int64_t length, T* dx) {
+  const T negative_slope = job.negative_slope;
+  const T upper = job.activation_upper;
+#pragma omp simd
+  for (std::int64_t i = 0; i < length; ++i) {
+    const T slope = activation_slope(x[i], negative_slope, upper);
+    dx[i] = slope == T(0) ? T(0) : dx[i] * slope;
+  }
+}
+
+/// Elements of one block: x, dy -> dx; adds to the sums. `activated`: room for a block.
+template <class T, class Rule>
+[[gnu::always_inline]] inline void gradient_in_block(const LearnedJob<T, Rule>& job, Range range, const T* x,
+                                                     const T* dy, T* activated, T* dx, double* sums) {
+  const std::int64_t length = range.end - range.begin;
+  if (!job.has_activation) return gradient_of_block(job.rule, job.view, range, x, dy, dx, sums);
+  activate_block(job, x, length, activated);
+  gradient_of_block(job.rule, job.view, range, activated, dy, dx, sums);
+  slope_block(job, x, length, dx);
+}
+
+/// Elements of one block: x -> y.
 template <class T>
-using QuantizedBlock = void (*)(const PowerOfTwoRule<T>&, const ChannelView&, Range, const T*, T*);
+[[gnu::always_inline]] inline void quantize_in_block(const LearnedJob<T, PowerOfTwoRule<T>>& job, Range range,
+                                                     const T* x, T* activated, T* y) {
+  if (job.has_activation) activate_block(job, x, range.end - range.begin, activated);
+  quantize_block(PowerOfTwoLoop<T>{job.rule}, job.view, range, job.has_activation ? activated : x, y);
+}
+
+template <class T, class Rule>
+using GradientInBlock = void (*)(const LearnedJob<T, Rule>&, Range, const T*, const T*, T*, T*, double*);
+template <class T>
+using QuantizeInBlock = void (*)(const LearnedJob<T, PowerOfTwoRule<T>>&, Range, const T*, T*, T*);
 
 // One function for each instruction set; float64 tensors, which are rare, have the portable one.
 
 template <class T, class Rule>
-void gradient_default(const Rule& rule, const ChannelView& view, Range range, const T* x, const T* dy, T* dx,
-                      double* sums) {
-  gradient_of_block(rule, view, range, x, dy, dx, sums);
+void gradient_default(const LearnedJob<T, Rule>& job, Range range, const T* x, const T* dy, T* activated,
+                      T* dx, double* sums) {
+  gradient_in_block(job, range, x, dy, activated, dx, sums);
 }
 template <class T>
-void quantize_default(const PowerOfTwoRule<T>& rule, const ChannelView& view, Range range, const T* x, T* y) {
-  quantize_block(PowerOfTwoLoop<T>{rule}, view, range, x, y);
+void quantize_default(const LearnedJob<T, PowerOfTwoRule<T>>& job, Range range, const T* x, T* activated,
+                      T* y) {
+  quantize_in_block(job, range, x, activated, y);
 }
 
 #if defined(__x86_64__)
 template <class Rule>
-[[gnu::target("arch=x86-64-v3")]] void gradient_avx2(const Rule& rule, const ChannelView& view, Range range,
-                                                     const float* x, const float* dy, float* dx,
-                                                     double* sums) {
-  gradient_of_block(rule, view, range, x, dy, dx, sums);
+[[gnu::target("arch=x86-64-v3")]] void gradient_avx2(const LearnedJob<float, Rule>& job, Range range,
+                                                     const float* x, const float* dy, float* activated,
+                                                     float* dx, double* sums) {
+  gradient_in_block(job, range, x, dy, activated, dx, sums);
 }
-[[gnu::target("arch=x86-64-v3")]] void quantize_avx2(const PowerOfTwoRule<float>& rule,
-                                                     const ChannelView& view, Range range, const float* x,
+[[gnu::target("arch=x86-64-v3")]] void quantize_avx2(const LearnedJob<float, PowerOfTwoRule<float>>& job,
+                                                     Range range, const float* x, float* activated,
                                                      float* y) {
-  quantize_block(PowerOfTwoLoop<float>{rule}, view, range, x, y);
+  quantize_in_block(job, range, x, activated, y);
 }
 template <class Rule>
-[[gnu::target("arch=x86-64-v4")]] void gradient_avx512(const Rule& rule, const ChannelView& view, Range range,
-                                                       const float* x, const float* dy, float* dx,
-                                                       double* sums) {
-  gradient_of_block(rule, view, range, x, dy, dx, sums);
+[[gnu::target("arch=x86-64-v4")]] void gradient_avx512(const LearnedJob<float, Rule>& job, Range range,
+                                                       const float* x, const float* dy, float* activated,
+                                                       float* dx, double* sums) {
+  gradient_in_block(job, range, x, dy, activated, dx, sums);
 }
-[[gnu::target("arch=x86-64-v4")]] void quantize_avx512(const PowerOfTwoRule<float>& rule,
-                                                       const ChannelView& view, Range range, const float* x,
+[[gnu::target("arch=x86-64-v4")]] void quantize_avx512(const LearnedJob<float, PowerOfTwoRule<float>>& job,
+                                                       Range range, const float* x, float* activated,
                                                        float* y) {
-  quantize_block(PowerOfTwoLoop<float>{rule}, view, range, x, y);
+  quantize_in_block(job, range, x, activated, y);
 }
 #endif
 
 template <class T, class Rule>
-GradientOfBlock<T, Rule> gradient_for([[maybe_unused]] InstructionSet set) {
+GradientInBlock<T, Rule> gradient_for([[maybe_unused]] InstructionSet set) {
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, float>) {
     if (set == InstructionSet::kAvx512) return gradient_avx512<Rule>;
@@ -246,7 +290,7 @@ GradientOfBlock<T, Rule> gradient_for([[maybe_unused]] InstructionSet set) {
 }
 
 template <class T>
-QuantizedBlock<T> quantize_for([[maybe_unused]] InstructionSet set) {
+QuantizeInBlock<T> quantize_for([[maybe_unused]] InstructionSet set) {
 #if defined(__x86_64__)
   if constexpr (std::is_same_v<T, float>) {
     if (set == InstructionSet::kAvx512) return quantize_avx512;
@@ -292,26 +336,6 @@ void write_block(ElementType element, const T* block, std::int64_t first, std::i
   if (element == ElementType::kBFloat16) store<BFloat16>(block, first, length, tensor);
 }
 
-template <class T, class Rule>
-void activate_block(const LearnedJob<T, Rule>& job, const T* x, std::int64_t length, T* activated) {
-  const T slope = job.negative_slope;
-  const T upper = job.activation_upper;
-#pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i)
-    activated[i] = activate(x[i], slope, upper);
-}
-
-template <class T, class Rule>
-void slope_block(const LearnedJob<T, Rule>& job, const T* x, std::int64_t length, T* dx) {
-  const T negative_slope = job.negative_slope;
-  const T upper = job.activation_upper;
-#pragma omp simd
-  for (std::int64_t i = 0; i < length; ++i) {
-    const T slope = activation_slope(x[i], negative_slope, upper);
-    dx[i] = slope == T(0) ? T(0) : dx[i] * slope;
-  }
-}
-
 }  // namespace
 
 template <class T, class Rule>
@@ -325,9 +349,7 @@ void run_learned_gradient(const LearnedJob<T, Rule>& job, std::int64_t begin, st
     const T* const x = read_block(job.element, job.x, begin, length, blocks.x);
     const T* const dy = read_block(job.element, job.dy, begin, length, blocks.dy);
     T* const dx = out_block(job.element, job.out, begin, blocks.out);
-    if (job.has_activation) activate_block(job, x, length, blocks.activated);
-    gradient(job.rule, job.view, range, job.has_activation ? blocks.activated : x, dy, dx, sums);
-    if (job.has_activation) slope_block(job, x, length, dx);
+    gradient(job, range, x, dy, blocks.activated, dx, sums);
     write_block(job.element, dx, begin, length, job.out);
   }
 }
@@ -342,8 +364,7 @@ void run_power_of_two(const LearnedJob<T, PowerOfTwoRule<T>>& job, std::int64_t 
     const std::int64_t length = range.end - range.begin;
     const T* const x = read_block(job.element, job.x, begin, length, blocks.x);
     T* const y = out_block(job.element, job.out, begin, blocks.out);
-    if (job.has_activation) activate_block(job, x, length, blocks.activated);
-    quantize(job.rule, job.view, range, job.has_activation ? blocks.activated : x, y);
+    quantize(job, range, x, blocks.activated, y);
     write_block(job.element, y, begin, length, job.out);
   }
 }
