@@ -1,5 +1,6 @@
 #include "support/command_line.h"
 
+#include <qat/suggestion.h>
 #include <qat/version.h>
 
 #include <cxxopts.hpp>

@@ -3,14 +3,18 @@
 #include <qat/nn/quantizable_layer.h>
 #include <qat/quantizers/make_quantizer.h>
 #include <qat/schedulers/qat_config.h>
+#include <qat/suggestion.h>
 
 #include <c10/util/Exception.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <regex>
+#include <sstream>
+#include <utility>
 
 namespace qat::apps {
 namespace {
@@ -60,6 +64,33 @@ void check_effect(const RunConfig& config, const std::string& weights, const std
 
 std::string width_text(const std::string& family, std::int64_t bits) {
   return fmt::format("{}{}", has_learned_width(family) ? "up to " : "", most_bits(family, bits));
+}
+
+/// The fields of the table `scheduler` as a JSON object. Throws: UsageError for those that the run itself
+/// sets.
+std::string scheduler_json(const RunConfig& config) {
+  const toml::table table = toml::parse(config.scheduler);
+  const std::vector<std::string> own = {"niter_to_recording",
+                                        "niter_to_training",
+                                        "learning_rate_scale",
+                                        "ext_name",
+                                        "quantizer_learning_rate_scale",
+                                        "hold_parameters"};
+  for (const auto& [key, value] : table) {
+    const std::string name(key.str());
+    if (const auto* setting = find_setting(name))
+      throw UsageError(fmt::format("--scheduler sets {0}, which is an option of its own; use --{1}", name,
+                                   setting->option()));
+    if (std::find(own.begin(), own.end(), name) != own.end())
+      throw UsageError(
+          fmt::format("--scheduler sets {}, which the run decides itself (--float-epochs, --record-batches, "
+                      "--learning-rate, "
+                      "--quantizer-rate, --device); leave it out",
+                      name));
+  }
+  std::ostringstream json;
+  json << toml::json_formatter{table};
+  return json.str();
 }
 
 /// Keys in a text become options: "weight_budget_kb 3" becomes "--weight-budget-kb 3".
@@ -126,6 +157,7 @@ void check_quantization(const RunConfig& config) {
   check_budget("weight-budget-kb", config.weight_budget_kb, "weight", weights);
   check_budget("activation-budget-kb", config.activation_budget_kb, "activation", activation_family(config));
   check_effect(config, weights, activation_family(config));
+  scheduler_config(config);  // what is left: combinations that QATConfig refuses
 }
 
 void check_layer_paths(const RunConfig& config, torch::nn::Module& model) {
@@ -134,7 +166,8 @@ void check_layer_paths(const RunConfig& config, torch::nn::Module& model) {
     if (layer->weight_parameter()) paths.push_back(path);
   }
   for (const auto& [path, bits] : config.weight_bits_by_layer()) {
-    if (std::find(paths.begin(), paths.end(), path) != paths.end()) continue;
+    const bool is_pattern = path.find('*') != std::string::npos;  // the scheduler resolves it
+    if (is_pattern || std::find(paths.begin(), paths.end(), path) != paths.end()) continue;
     throw UsageError(
         fmt::format("--layer-weight-bits {}={}: {} has no layer '{}' with a weight{}; expected "
                     "{}",
@@ -163,7 +196,7 @@ QATConfig scheduler_config(const RunConfig& config) {
   result.budget_penalty = config.budget_penalty;
   result.quantizer_learning_rate_scale = std::max(config.quantizer_rate, 1e-12);
   result.learning_rate_scale = 1.0;  // the run has a schedule of its own
-  naming_options([&] { result.validate(); });
+  naming_options([&] { result = parse_config(scheduler_json(config), std::move(result)); });
   return result;
 }
 

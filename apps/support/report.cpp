@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <iterator>
 
@@ -222,15 +223,28 @@ std::string histogram_svg(const std::vector<std::int64_t>& counts) {
   return text + "</svg>";
 }
 
-std::string slots(const std::vector<SlotRow>& rows) {
+/// "38.2 dB", "0.1 %" and "255 of 256" of the quantizer after the last epoch; nothing for biases.
+std::array<std::string, 3> quality_cells(const RunResult& result, const SlotRow& slot) {
+  for (auto row = result.layers.rbegin(); row != result.layers.rend(); ++row) {
+    const auto& quality = row->quality;
+    if (quality.layer != slot.path || quality.slot != slot.slot + "_slot" || quality.levels == 0) continue;
+    return {fmt::format("{:.1f} dB", quality.qsnr_db), fmt::format("{:.2g} %", 100 * quality.clipped),
+            fmt::format("{} of {}", quality.used_levels, quality.levels)};
+  }
+  return {};
+}
+
+std::string slots(const RunResult& result) {
   std::string text =
       "<h2>Quantizers</h2>\n<p>real = scale * (code - zero_point). Range: the real values of the lowest and "
-      "the highest code. "
+      "the highest code. QSNR: the power of what is quantized over that of its error, on images of the test "
+      "set; clipped: elements outside the range; levels: codes that occur. "
       "Codes: how the weights fall on their grid, from the lowest code to the highest.</p>\n"
       "<table><tr><th>layer</th><th class=\"text\">type</th><th class=\"text\">slot</th><th "
       "class=\"text\">quantizer</th>"
-      "<th>scale</th><th>range</th><th class=\"text\">codes</th></tr>\n";
-  for (const auto& row : rows) {
+      "<th>scale</th><th>range</th><th>QSNR</th><th>clipped</th><th>levels</th>"
+      "<th class=\"text\">codes</th></tr>\n";
+  for (const auto& row : result.slots) {
     std::string scale;
     std::string range;
     if (row.largest_scale > 0) {
@@ -239,12 +253,13 @@ std::string slots(const std::vector<SlotRow>& rows) {
                   : fmt::format("{:.3g} to {:.3g}", row.smallest_scale, row.largest_scale);
       range = fmt::format("{:.4g} to {:.4g}", row.low, row.high);
     }
+    const auto [qsnr, clipped, levels] = quality_cells(result, row);
     text += fmt::format(
         "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td "
-        "class=\"text\">{}</td><td>{}</td>"
-        "<td>{}</td><td class=\"text\">{}</td></tr>\n",
-        escaped(row.path), escaped(row.type), row.slot, escaped(row.quantizer), scale, range,
-        histogram_svg(row.histogram));
+        "class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+        "<td class=\"text\">{}</td></tr>\n",
+        escaped(row.path), escaped(row.type), row.slot, escaped(row.quantizer), scale, range, qsnr, clipped,
+        levels, histogram_svg(row.histogram));
   }
   return text + "</table>\n";
 }
@@ -254,9 +269,9 @@ std::string slots(const std::vector<SlotRow>& rows) {
 std::string report_html(const RunResult& result) {
   return kHead +
          fmt::format("<h1>{} on {}</h1>\n", escaped(result.config.model), escaped(result.config.data)) +
-         results(result) + curves(result.rows) + budget_curves(result) + weights(result) +
-         slots(result.slots) + "<h2>Scheduler</h2>\n<pre>" + escaped(result.notes) +
-         "</pre>\n<h2>Configuration</h2>\n<pre>" + escaped(result.config.to_toml()) +
+         results(result) + curves(result.rows) + budget_curves(result) + weights(result) + slots(result) +
+         "<h2>Scheduler</h2>\n<pre>" + escaped(result.notes) + "</pre>\n<h2>Configuration</h2>\n<pre>" +
+         escaped(result.config.to_toml()) +
          fmt::format("</pre>\n<p>qat-train {}</p>\n</body></html>\n", version());
 }
 

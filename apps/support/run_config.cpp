@@ -1,6 +1,7 @@
 #include "support/run_config.h"
 
 #include <qat/quantizers/make_quantizer.h>
+#include <qat/suggestion.h>
 #include <qat/version.h>
 
 #include <fmt/format.h>
@@ -13,7 +14,6 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -133,24 +133,33 @@ Setting optional_choice(About about, std::string RunConfig::*member, const std::
   return setting;
 }
 
+std::string table_text(const toml::table& table) {
+  std::ostringstream text;
+  text << table;
+  return text.str();
+}
+
+/// A table of further keys, kept as text in one form.
+Setting table(About about, std::string RunConfig::*member, std::string expected, std::string empty) {
+  auto setting = any_text(std::move(about), member, std::move(expected), std::move(empty));
+  setting.kind = Setting::Kind::kTable;
+  setting.assign = [member](RunConfig& config, std::string_view text) {
+    try {
+      const toml::table parsed = toml::parse(text);
+      config.*member = parsed.empty() ? "" : table_text(parsed);
+    } catch (const toml::parse_error&) {
+      return false;  // the message says what is expected
+    }
+    return true;
+  };
+  return setting;
+}
+
 std::vector<std::string> setting_keys() {
   std::vector<std::string> keys;
   for (const auto& setting : settings())
     keys.push_back(setting.key);
   return keys;
-}
-
-std::int64_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::int64_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::int64_t diagonal = std::exchange(row[0], static_cast<std::int64_t>(i));
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const auto replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
 }
 
 /// A scalar as the text that a command line would hold; nothing for tables, arrays and dates.
@@ -176,7 +185,7 @@ const std::vector<Setting>& settings() {
       choice({"model", "Model", "network"}, &C::model,
              {"mlp", "lenet", "cnn", "resnet8", "resnet20", "mobilenet"}),
       choice({"preset", "Quantization", "how layers are quantized"}, &C::preset,
-             {"integer_only", "tensorrt", "default"}),
+             {"integer_only", "onnxruntime", "tensorrt", "default"}),
       optional_choice({"bn_folding", "Quantization", "when BatchNorm layers are folded"}, &C::bn_folding,
                       {"off", "once"}, "as the preset says"),
       choice({"quantizer", "Quantization", "family of quantizers"}, &C::quantizer, families_of_both()),
@@ -198,6 +207,8 @@ const std::vector<Setting>& settings() {
              &C::weight_start, {"statistics", "mse"}),
       any_text({"layer_weight_bits", "Quantization", "layers whose weights have another width"},
                &C::layer_weight_bits, "a list like conv=8,fc=8", "none"),
+      table({"scheduler", "Quantization", "further fields of QATConfig"}, &C::scheduler,
+            "a TOML table such as skip_layers = ['head.*']", "none"),
       real({"weight_budget_kb", "Quantization",
             "the packed weights never take more kB of 1024 bytes, 0 for no limit"},
            &C::weight_budget_kb),
@@ -305,6 +316,7 @@ std::string RunConfig::to_toml() const {
   out << "# qat-train " << version() << "; run again with: qat-train --config THIS_FILE --out DIR\n";
   std::string group;
   for (const auto& setting : settings()) {
+    if (setting.kind == Setting::Kind::kTable) continue;  // tables come last
     if (setting.group != group) out << "\n# " << (group = setting.group) << "\n";
     out << setting.key << " = ";
     if (setting.kind == Setting::Kind::kText) {
@@ -314,6 +326,13 @@ std::string RunConfig::to_toml() const {
     }
     out << "  # " << setting.description << ": " << setting.expected
         << (setting.empty.empty() ? "" : "; nothing: " + setting.empty) << "\n";
+  }
+  for (const auto& setting : settings()) {
+    if (setting.kind != Setting::Kind::kTable) continue;
+    out << "\n# " << setting.description << ": " << setting.expected << "; nothing: " << setting.empty
+        << "\n";
+    const toml::table fields = toml::parse(setting.text(*this));
+    out << toml::table{{setting.key, fields}} << "\n";
   }
   return out.str();
 }
@@ -331,7 +350,8 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
     if (!setting)
       throw UsageError(
           fmt::format("{}: unknown key '{}'{}", place, key.str(), suggestion(key.str(), setting_keys())));
-    const auto value = scalar_text(node);
+    const bool is_table = setting->kind == Setting::Kind::kTable && node.is_table();
+    const auto value = is_table ? std::optional(table_text(*node.as_table())) : scalar_text(node);
     if (!value)
       throw UsageError(
           fmt::format("{}: {}: expected {}, got a table, list or date", place, key.str(), setting->expected));
@@ -345,15 +365,6 @@ void apply_toml_file(RunConfig& config, const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path) || file.bad())
     throw UsageError(fmt::format("--config {}: expected a readable TOML file", path.string()));
   apply_toml(config, text, path.string());
-}
-
-std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
-  const auto distance = [&](const std::string& each) { return edit_distance(word, each); };
-  const auto nearest = std::min_element(
-      known.begin(), known.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
-  if (nearest == known.end() || distance(*nearest) > static_cast<std::int64_t>(word.size() + 1) / 2)
-    return "";
-  return fmt::format(" (did you mean '{}'?)", *nearest);
 }
 
 }  // namespace qat::apps

@@ -34,8 +34,10 @@ struct RunConfig {
   std::string activation_quantizer;     ///< of activations; empty: `quantizer`.
   std::int64_t weight_bits = 8;
   std::int64_t activation_bits = 8;
-  std::int64_t input_bits = 8;              ///< of the network's input.
-  std::int64_t residual_bits = 8;           ///< of the operands of Add, see QATConfig.
+  std::int64_t input_bits = 8;     ///< of the network's input.
+  std::int64_t residual_bits = 8;  ///< of the operands of Add, see QATConfig.
+  /// TOML text of fields of QATConfig that have no key of their own: "skip_layers = ['head.*']".
+  std::string scheduler;
   std::string weight_start = "statistics";  ///< where their scales start: "statistics" or "mse".
   std::string layer_weight_bits;            ///< "conv=8,fc=8": layers with another width.
   double weight_budget_kb = 0;              ///< the packed weights never take more; 0: no limit.
@@ -77,7 +79,7 @@ struct Setting {
   std::string description;
   std::string expected;  ///< the allowed values: "a whole number from 2 to 16".
   std::string empty;     ///< what an empty value, the default, stands for; "" where it is not allowed.
-  enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
+  enum class Kind { kText, kNumber, kFlag, kTable } kind = Kind::kText;  ///< kTable: the text is TOML.
   /// Stores a value that is given as text; returns false, and changes nothing, if it is not an allowed one.
   std::function<bool(RunConfig&, std::string_view)> assign;
   /// The value as text.
@@ -101,9 +103,5 @@ void assign_setting(RunConfig& config, const Setting& setting, std::string_view 
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name);
 /// The same for a file. Throws: UsageError, also if it cannot be read.
 void apply_toml_file(RunConfig& config, const std::filesystem::path& path);
-
-/// The word that a mistyped one most likely stands for, as " (did you mean 'weight_bits'?)"; "" if none is
-/// near.
-std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace qat::apps

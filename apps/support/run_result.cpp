@@ -25,11 +25,12 @@ std::string metrics_csv(const std::vector<MetricsRow>& rows) {
 }
 
 std::string layers_csv(const std::vector<LayerRow>& rows) {
-  std::string text = "epoch,layer,slot,kind,bits,bytes,budget_bytes\n";
-  for (const auto& [epoch, tensor, budget] : rows) {
+  std::string text = "epoch,layer,slot,kind,bits,bytes,budget_bytes,qsnr_db,clipped,used_levels,levels\n";
+  for (const auto& [epoch, tensor, budget, quality] : rows) {
     const bool is_weight = tensor.kind == QuantizedTensor::Kind::kWeight;
-    text += fmt::format("{},{},{},{},{},{},{}\n", epoch, tensor.layer, tensor.slot,
-                        is_weight ? "weight" : "activation", tensor.bits, tensor.bytes, budget);
+    text += fmt::format("{},{},{},{},{},{},{},{:.2f},{:.6f},{},{}\n", epoch, tensor.layer, tensor.slot,
+                        is_weight ? "weight" : "activation", tensor.bits, tensor.bytes, budget,
+                        quality.qsnr_db, quality.clipped, quality.used_levels, quality.levels);
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <qat/nn/quantization_quality.h>
 #include <qat/schedulers/quantized_tensor.h>
 
 #include <cstdint>
@@ -34,6 +35,7 @@ struct LayerRow {
   std::int64_t epoch = 0;  ///< from 1.
   QuantizedTensor tensor;
   std::int64_t budget_bytes = 0;  ///< of all tensors of its kind (largest: of each one); 0: no budget.
+  nn::SlotQuality quality = {};   ///< of its quantizer, on images of the test set.
 };
 
 /// Everything that a training run found out. Accuracies are fractions of 1, on the test set.

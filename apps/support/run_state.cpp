@@ -4,9 +4,12 @@
 #include <ATen/core/Generator.h>
 #include <torch/types.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace qat {
@@ -14,6 +17,22 @@ namespace qat {
 NLOHMANN_JSON_SERIALIZE_ENUM(QuantizedTensor::Kind, {{QuantizedTensor::Kind::kWeight, "weight"},
                                                      {QuantizedTensor::Kind::kActivation, "activation"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(QuantizedTensor, layer, slot, kind, bits, elements, bytes)
+
+namespace nn {
+
+/// As text: a ratio may be infinite or NaN, which JSON has no numbers for.
+void to_json(nlohmann::json& json, const SlotQuality& quality) {
+  json = {quality.layer,   quality.slot,   quality.bits,       fmt::format("{}", quality.qsnr_db),
+          quality.clipped, quality.levels, quality.used_levels};
+}
+void from_json(const nlohmann::json& json, SlotQuality& quality) {
+  quality = {json.at(0).get<std::string>(),  json.at(1).get<std::string>(),
+             json.at(2).get<std::int64_t>(), std::strtod(json.at(3).get<std::string>().c_str(), nullptr),
+             json.at(4).get<double>(),       json.at(5).get<std::int64_t>(),
+             json.at(6).get<std::int64_t>()};
+}
+
+}  // namespace nn
 
 namespace apps {
 
@@ -24,7 +43,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EpochProgress, steps, samples, correct, loss_
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MetricsRow, phase, epoch, loss, train_accuracy, test_accuracy,
                                    learning_rate, seconds, packed_bytes, weight_bits, mean_bits,
                                    activation_bytes, mean_activation_bits)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerRow, epoch, tensor, budget_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerRow, epoch, tensor, budget_bytes, quality)
 
 namespace {
 

@@ -81,6 +81,21 @@ std::vector<SlotRow> slot_table(torch::nn::Module& model) {
   return rows;
 }
 
+nn::SlotQuality quality_of(torch::nn::Module& model, const QuantizedTensor& tensor,
+                           const std::vector<nn::SlotQuality>& all) {
+  auto wanted = tensor.layer.empty() ? tensor.slot : tensor.layer + "." + tensor.slot;
+  for (const auto& [path, layer] : nn::quantizable_layers(model)) {
+    if (path != tensor.layer) continue;
+    for (const auto& id : layer->linked_slots()) {
+      if (id.name() == tensor.slot) wanted = layer->link(id)->path;
+    }
+  }
+  for (const auto& quality : all) {
+    if ((quality.layer.empty() ? quality.slot : quality.layer + "." + quality.slot) == wanted) return quality;
+  }
+  return {"", "", 0, std::numeric_limits<double>::quiet_NaN()};
+}
+
 std::vector<WeightRow> weight_table(torch::nn::Module& model) {
   std::vector<WeightRow> rows;
   for (const auto& [path, layer] : nn::pack_weights(model))

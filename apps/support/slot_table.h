@@ -1,5 +1,8 @@
 #pragma once
 
+#include <qat/nn/quantization_quality.h>
+#include <qat/schedulers/quantized_tensor.h>
+
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -27,6 +30,11 @@ struct SlotRow {
 
 /// The occupied slots of a model, layer by layer.
 std::vector<SlotRow> slot_table(torch::nn::Module& model);
+
+/// The quality of the quantizer that a tensor passes; where the slot is a link, of the one that it refers to.
+/// Without numbers for outputs of Cat, which pass none.
+nn::SlotQuality quality_of(torch::nn::Module& model, const QuantizedTensor& tensor,
+                           const std::vector<nn::SlotQuality>& all);
 
 /// The packed weight of one layer of a quantized model.
 struct WeightRow {

@@ -118,8 +118,9 @@ class TrainingRun {
   }
 
  private:
-  torch::Tensor example() const {
-    return normalize(dataset_.test.images.slice(0, 0, 2), dataset_.mean, dataset_.std).to(trainer_.device());
+  torch::Tensor example(std::int64_t images = 2) const {
+    const auto first = dataset_.test.images.slice(0, 0, images);
+    return normalize(first, dataset_.mean, dataset_.std).to(trainer_.device());
   }
 
   /// Without sizes: weights that are just being trained need not have a packed form.
@@ -232,7 +233,7 @@ class TrainingRun {
     return last_test_.accuracy();
   }
 
-  /// The sizes after a quantized epoch and, under a budget, its checkpoint.
+  /// Sizes and quality after a quantized epoch and, under a budget, its checkpoint.
   void keep_epoch(std::int64_t epoch) {
     auto& row = result_.rows.back();
     const auto weights = weight_table(*model_.module);
@@ -242,8 +243,11 @@ class TrainingRun {
     const auto tensors = scheduler_.quantized_tensors();
     row.activation_bytes = activation_bytes(config_, tensors);
     row.mean_activation_bits = mean_activation_bits(tensors);
-    for (const auto& tensor : tensors)
-      result_.layers.push_back({epoch, tensor, budget_bytes(config_, tensor.kind)});
+    const auto quality = nn::measure_quantization(*model_.module, [this] { model_(example(128)); });
+    for (const auto& tensor : tensors) {
+      result_.layers.push_back(
+          {epoch, tensor, budget_bytes(config_, tensor.kind), quality_of(*model_.module, tensor, quality)});
+    }
     folder_.write("layers.csv", layers_csv(result_.layers));
     if (config_.weight_budget_kb == 0 && config_.activation_budget_kb == 0) return;
     save_checkpoint(folder_.file(OutputFolder::quantized_checkpoint(epoch)).string(), *model_.module,

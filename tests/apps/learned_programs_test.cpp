@@ -65,14 +65,18 @@ TEST_CASE("A run with budgets says of each layer and epoch what it takes", "[app
   std::istringstream lines(content(out / "layers.csv"));
   std::string line;
   std::getline(lines, line);
-  CHECK(line == "epoch,layer,slot,kind,bits,bytes,budget_bytes");
+  CHECK(line == "epoch,layer,slot,kind,bits,bytes,budget_bytes,qsnr_db,clipped,used_levels,levels");
   std::map<std::string, std::int64_t> bytes;  // by epoch and kind
   while (std::getline(lines, line)) {
     std::vector<std::string> cells;
     std::istringstream row(line);
     for (std::string cell; std::getline(row, cell, ',');)
       cells.push_back(cell);
-    REQUIRE(cells.size() == 7);
+    REQUIRE(cells.size() == 11);
+    CHECK(std::stod(cells[7]) > 0);  // more signal than noise
+    CHECK(std::stod(cells[8]) < 0.5);
+    CHECK(std::stoll(cells[9]) >= 1);
+    CHECK(std::stoll(cells[9]) <= std::stoll(cells[10]));
     bytes[cells[0] + " " + cells[3]] += std::stoll(cells[5]);
     CHECK(cells[6] == (cells[3] == "weight" ? "20480" : "4096"));
     CHECK(std::stoll(cells[4]) >= 1);

@@ -26,8 +26,12 @@ RunResult example_result() {
   result.rows = {{"float", 1, 0.5, 0.8, 0.75, 0.1, 12.5, 0, ""},
                  {"qat", 1, 0.25, 0.9, 0.85, 0.01, 13.0, 4321, "conv1:4 fc:3", 3.25, 5120, 4.5}};
   using Kind = qat::QuantizedTensor::Kind;
-  result.layers = {{1, {"conv1", "weight_slot", Kind::kWeight, 4, 20000, 10000}, 40448},
-                   {1, {"conv1", "output_slot", Kind::kActivation, 5, 1600, 1000}, 0}};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  result.layers = {{1,
+                    {"conv1", "weight_slot", Kind::kWeight, 4, 20000, 10000},
+                    40448,
+                    {"conv1", "weight_slot", 4, 23.456, 0.0125, 16, 15}},
+                   {1, {"conv1", "output_slot", Kind::kActivation, 5, 1600, 1000}, 0, {"", "", 0, nan}}};
   result.activation_bytes = 5120;
   result.float_accuracy = 0.75;
   result.qat_accuracy = 0.85;
@@ -40,7 +44,8 @@ RunResult example_result() {
   result.digest = "abc";
   result.codes_compared = 1000;
   result.seconds_per_step = {{"float", 0.1}, {"training", 0.2}};
-  result.slots = {{"block<1>.conv", "Conv2d", "weight", "int8 & narrow", 0.5, 0.75, -63.5, 95.25, {0, 3, 1}}};
+  result.slots = {{"conv1", "Conv2d", "weight", "int4", 0.5, 0.5, -4, 3.5, {1, 2}},
+                  {"block<1>.conv", "Conv2d", "weight", "int8 & narrow", 0.5, 0.75, -63.5, 95.25, {0, 3, 1}}};
   return result;
 }
 
@@ -86,10 +91,11 @@ TEST_CASE("metrics.csv has a row for each epoch", "[apps]") {
 
 TEST_CASE("layers.csv has a row for each quantized tensor of an epoch", "[apps]") {
   CHECK(layers_csv(example_result().layers) ==
-        "epoch,layer,slot,kind,bits,bytes,budget_bytes\n"
-        "1,conv1,weight_slot,weight,4,10000,40448\n"
-        "1,conv1,output_slot,activation,5,1000,0\n");
-  CHECK(layers_csv({}) == "epoch,layer,slot,kind,bits,bytes,budget_bytes\n");
+        "epoch,layer,slot,kind,bits,bytes,budget_bytes,qsnr_db,clipped,used_levels,levels\n"
+        "1,conv1,weight_slot,weight,4,10000,40448,23.46,0.012500,15,16\n"
+        "1,conv1,output_slot,activation,5,1000,0,nan,0.000000,0,0\n");
+  CHECK(layers_csv({}) ==
+        "epoch,layer,slot,kind,bits,bytes,budget_bytes,qsnr_db,clipped,used_levels,levels\n");
 }
 
 TEST_CASE("Activations count as their budget does", "[apps]") {
@@ -131,6 +137,7 @@ TEST_CASE("summary.json holds the result by name", "[apps]") {
 
 TEST_CASE("The report shows curves and layers and escapes names", "[apps]") {
   const auto html = report_html(example_result());
+  CHECK_THAT(html, Contains("<td>23.5 dB</td><td>1.2 %</td><td>15 of 16</td>"));
   CHECK_THAT(html, Contains("block&lt;1&gt;.conv") && Contains("int8 &amp; narrow") && Contains("75.00 %"));
   CHECK_THAT(html, Contains("<polyline") && Contains("class=\"phase\"") && Contains("0.5 to 0.75"));
   CHECK_THAT(html, Contains("<td>fc</td><td>3</td><td>30000</td><td>75.0 %</td>"));

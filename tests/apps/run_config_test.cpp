@@ -9,6 +9,7 @@
 
 #include "support/catch.h"
 #include "support/models.h"
+#include "support/quantization.h"
 
 using namespace qat::apps;
 using namespace qat::apps::testing;
@@ -33,6 +34,8 @@ RunConfig unusual_config() {
   config.input_bits = 6;
   config.layer_weight_bits = "conv=4,block.fc=16";
   config.residual_bits = 9;
+  config.scheduler =
+      "recorder_decay = 0.5\nskip_layers = [ 'head.*' ]\n\n[layer_activation_bits]\n'conv*' = 4";
   config.bn_folding = "off";
   config.weight_budget_kb = 12.5;
   config.weight_start = "mse";
@@ -230,12 +233,38 @@ TEST_CASE("Widths of layers are a list of paths and bits", "[apps]") {
   CHECK_THAT(usage_text([&] { parsed("conv=4,fc=8,conv=5"); }), Contains("conv again as conv=5"));
 }
 
-TEST_CASE("A suggestion names the nearest word and keeps silent when none is near", "[apps]") {
-  const std::vector<std::string> known = {"model", "momentum", "seed"};
-  CHECK_THAT(suggestion("momentun", known), Contains("'momentum'"));
-  CHECK_THAT(suggestion("modle", known), Contains("'model'"));
-  CHECK(suggestion("xyzzyx", known).empty());
-  CHECK(suggestion("seed", {}).empty());
+TEST_CASE("Further fields of QATConfig come from a table, in a file or as an option", "[apps]") {
+  const auto config = from_toml(
+      "model = 'cnn'\n[scheduler]\nskip_layers = ['conv1']\nrecorder_decay = 0.5\n"
+      "layer_activation_bits = {'relu*' = 4}\n");
+  const auto made = scheduler_config(config);
+  CHECK(made.skip_layers == std::vector<std::string>{"conv1"});
+  CHECK(made.recorder_decay == 0.5);
+  CHECK(made.layer_activation_bits == std::map<std::string, std::int64_t>{{"relu*", 4}});
+  CHECK(made.channel_wise);  // as the preset has it
+  RunConfig same;
+  same.model = "cnn";
+  assign_setting(same, *find_setting("scheduler"),
+                 "layer_activation_bits.'relu*' = 4\nrecorder_decay = 0.5\nskip_layers = ['conv1']",
+                 "--scheduler");
+  CHECK(scheduler_config(same) == made);
+  CHECK(from_toml(config.to_toml()) == config);
+  CHECK(from_toml(same.to_toml()) == same);
+
+  const auto refused = [](const std::string& table) {
+    return usage_text([&] { from_toml("[scheduler]\n" + table).validate(); });
+  };
+  CHECK_THAT(refused("weight_bits = 4"), Contains("weight_bits") && Contains("--weight-bits"));
+  CHECK_THAT(refused("learning_rate_scale = 0.5"),
+             Contains("learning_rate_scale") && Contains("run decides"));
+  CHECK_THAT(refused("skip_layer = ['a']"), Contains("skip_layer") && Contains("did you mean 'skip_layers'"));
+  CHECK_THAT(refused("recorder_decay = 'much'"), Contains("recorder_decay") && Contains("much"));
+  CHECK_THAT(refused("zero_point = true"), Contains("zero_point") && Contains("auto"));
+  CHECK_THAT(usage_text([] {
+               RunConfig broken;
+               assign_setting(broken, *find_setting("scheduler"), "skip_layers = [", "--scheduler");
+             }),
+             Contains("--scheduler") && Contains("TOML table"));
 }
 
 TEST_CASE("The names of models and presets are those that the library knows", "[apps]") {

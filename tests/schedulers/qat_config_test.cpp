@@ -105,7 +105,7 @@ TEST_CASE("QATConfig refuses values and combinations that mean nothing", "[sched
 }
 
 TEST_CASE("The presets are valid and differ where they should", "[schedulers]") {
-  for (const char* name : {"default", "tensorrt", "integer_only"})
+  for (const char* name : {"default", "tensorrt", "integer_only", "onnxruntime"})
     CHECK_NOTHROW(preset_config(name).validate());
   CHECK(preset_config("default") == QATConfig());
   CHECK(preset_config("tensorrt") == tensorrt_config());
@@ -130,7 +130,11 @@ TEST_CASE("The presets are valid and differ where they should", "[schedulers]") 
   CHECK(integers.recorder_activation == RecorderKind::kMinMaxMva);
   CHECK(integers.learning_rate_scale == 1.0);
 
-  CHECK(error_lacks([] { preset_config("tensor_rt"); }, {"integer_only"}) == "");
+  QATConfig onnxruntime = integer_only_config();
+  onnxruntime.recorder_position = RecorderPosition::kBoth;
+  CHECK(preset_config("onnxruntime") == onnxruntime);
+
+  CHECK(error_lacks([] { preset_config("tensor_rt"); }, {"integer_only", "did you mean 'tensorrt'"}) == "");
   CHECK(error_lacks([] { preset_config("tensor_rt"); }, {"tensor_rt"}) == "");
 }
 
@@ -159,8 +163,23 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.skip_bias = true;
   config.learning_rate_scale = 0.3;
   config.bn_folding = BatchNormFolding::kOnce;
+  config.layer_weight_bits = {{"conv*", 3}};
+  config.layer_weight_quantizer = {{"fc", "lsq_plus"}};
+  config.layer_activation_quantizer = {{"block.*", "pact"}};
+  config.channel_last = true;
+  config.precision_mode = PrecisionMode::kMixedQnn;
+  config.recorder_position = RecorderPosition::kBoth;
+  config.input_scale = 1.0 / 255;
+  config.skip_layers = {"head.*"};
+  config.ext_name = "cuda:1";
   CHECK(parse_config(to_json(config)) == config);
-  for (const char* name : {"default", "tensorrt", "integer_only"}) {
+  config.activation_range = ActivationRange::kUnsigned;
+  config.activation_quantizer = "lsq_plus";
+  config.layer_activation_quantizer = {};
+  config.zero_point = true;
+  config.precision_mode = PrecisionMode::kQnn;
+  CHECK(parse_config(to_json(config)) == config);
+  for (const char* name : {"default", "tensorrt", "integer_only", "onnxruntime"}) {
     CHECK(parse_config(to_json(preset_config(name))) == preset_config(name));
   }
 }
@@ -174,7 +193,15 @@ TEST_CASE("parse_config keeps the base where the text is silent", "[schedulers]"
 
 TEST_CASE("parse_config names what it cannot read", "[schedulers]") {
   CHECK(parse_error_lacks("weights", {"JSON object"}) == "");
-  CHECK(parse_error_lacks(R"({"weight_bit": 4})", {"\"weight_bit\""}) == "");
+  CHECK(parse_error_lacks(R"({"weight_bit": 4})", {"\"weight_bit\"", "did you mean 'weight_bits'"}) == "");
+  CHECK(parse_error_lacks(R"({"dtype": 8})", {"dtype", "8"}) == "");
+  CHECK(parse_error_lacks(R"({"layer_weight_bits": {"conv": "8"}})",
+                          {"layer_weight_bits", "conv", "integer"}) == "");
+  CHECK(parse_error_lacks(R"({"layer_weight_quantizer": {"conv": 8}})", {"layer_weight_quantizer", "name"}) ==
+        "");
+  CHECK(parse_error_lacks(R"({"precision_mode": "qnn"})", {"precision_mode", "SIM_QNN", "MIXED_QNN"}) == "");
+  CHECK(parse_error_lacks(R"({"recorder_position": "AFTER"})", {"recorder_position", "BEFORE", "BOTH"}) ==
+        "");
   CHECK(parse_error_lacks(R"({"weight_bits": 1.5})", {"weight_bits"}) == "");
   CHECK(parse_error_lacks(R"({"weight_bits": 1.5})", {"1.5"}) == "");
   CHECK(parse_error_lacks(R"({"weight_bits": 99})", {"99"}) == "");

@@ -1,5 +1,6 @@
 #include "schedulers/budgeted_slots.h"
 
+#include "schedulers/layer_settings.h"
 #include <qat/nn/packed_weights.h>
 #include <qat/quantizers/bias_quantizer.h>
 #include <qat/quantizers/make_quantizer.h>
@@ -76,7 +77,7 @@ std::int64_t constant_bytes(const PlacedSlot& slot, nn::QuantizableLayer& layer,
   if (const auto quantizer = std::dynamic_pointer_cast<Quantizer>(layer.slot(slot.id)))
     return nn::packed_constant_bytes(*quantizer, weight);
   const bool per_channel =
-      config.channel_wise && layer.input_count() != 0 && config.weight_quantizer != "dorefa";
+      config.channel_wise && layer.input_count() != 0 && weight_family(config, slot.layer) != "dorefa";
   return 4 * (per_channel ? weight.size(layer.weight_channel_axis()) : 1);
 }
 
@@ -114,6 +115,7 @@ std::int64_t elements(const PlacedSlot& slot, const Graph& graph) {
 /// alone can rule them out.
 bool may_be_negative(const ScaleGroup& group, const LayerMap& layers, const QATConfig& config) {
   if (config.activation_range == ActivationRange::kSigned) return true;
+  if (config.activation_range == ActivationRange::kUnsigned || has_given_scale(group, config)) return false;
   bool is_known = group.never_negative;
   for (const PlacedSlot& slot : group.slots) {
     const auto content = layers.at(slot.layer)->slot(slot.id);
@@ -195,8 +197,8 @@ std::vector<BudgetedSlot> budgeted_weights(const Placement& placement, const Lay
   std::set<std::string> placed;
   for (const PlacedSlot& slot : placement.weights) {
     placed.insert(slot.layer);
-    const std::int64_t bits = bits_of(config.layer_weight_bits, slot.layer, config.weight_bits);
-    auto request = configured_width(config.weight_quantizer, bits, /*is_signed=*/true, /*with_zero=*/false);
+    auto request = configured_width(weight_family(config, slot.layer), weight_bits(config, slot.layer),
+                                    /*is_signed=*/true, /*with_zero=*/false);
     keep_own_width(request, slot, layers, config, own);
     add(slot, request, !config.skip_bias);
   }
@@ -221,8 +223,8 @@ std::vector<BudgetedSlot> budgeted_activations(const Placement& placement, const
       if (std::find(foreign.begin(), foreign.end(), slot) == foreign.end())
         tensors.push_back({slot, elements(slot, graph)});
     }
-    auto request = configured_width(config.activation_quantizer, group.bits,
-                                    may_be_negative(group, layers, config), /*with_zero=*/true);
+    auto request = configured_width(group.family, group.bits, may_be_negative(group, layers, config),
+                                    /*with_zero=*/true);
     keep_own_width(request, group.owner(), layers, config, own);
     result.push_back(with_counts(group.owner(), request, std::move(tensors), config.activation_budget));
   }

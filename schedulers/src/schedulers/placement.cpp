@@ -1,5 +1,6 @@
 #include "schedulers/placement.h"
 
+#include "schedulers/layer_settings.h"
 #include <qat/quantizers/make_quantizer.h>
 
 #include <c10/util/Exception.h>
@@ -37,7 +38,9 @@ class Placer {
     find_origins();
     find_never_negative();
     for (const GraphNode& node : graph_.nodes) {
-      if (quantized_[node.id]) need_inputs_of(node);
+      if (!quantized_[node.id]) continue;
+      need_inputs_of(node);
+      if (config_.recorder_position == RecorderPosition::kBoth) need_outputs_of(node);
     }
     find_readers();
     fill_activations();
@@ -114,8 +117,8 @@ class Placer {
       const LayerTraits* traits = traits_of(node);
       const std::string name = class_name(node.type);
       const bool listed = config_.record_layers.empty() || contains(config_.record_layers, name);
-      quantized_[node.id] =
-          traits && listed && !skipped_[node.id] && !passes(node) && !name.starts_with("BatchNorm");
+      quantized_[node.id] = traits && listed && !skipped_[node.id] && !passes(node) &&
+                            !name.starts_with("BatchNorm") && !is_skipped(config_, node.path);
     }
     if (std::find(quantized_.begin(), quantized_.end(), true) != quantized_.end()) return;
     std::set<std::string> classes;
@@ -189,6 +192,18 @@ class Placer {
     if (joins(node) && first) group_[find_group(node.outputs[0])] = find_group(*first);
   }
 
+  // What other nodes read; through an activation that a quantizer computes.
+  void need_outputs_of(const GraphNode& node) {
+    for (const std::int64_t output : node.outputs) {
+      const auto& consumers = graph_.tensors[output].consumers;
+      if (consumers.empty() || !is_real(output)) continue;
+      const GraphNode& reader = graph_.nodes[consumers.front()];
+      const bool fused = traits_of(reader) && fuses(reader);
+      const std::int64_t last = fused ? reader.outputs[0] : output;
+      if (!graph_.tensors[last].consumers.empty()) needed_[origin_[last]] = true;
+    }
+  }
+
   // Every layer that reads a quantized tensor; quantized layers first, for the first one may own the
   // quantizer.
   void find_readers() {
@@ -235,8 +250,11 @@ class Placer {
     for (const std::int64_t tensor : added_)
       added_groups_.insert(find_group(tensor));
     std::set<std::int64_t> negative_groups;
+    std::set<std::int64_t> made_groups;
     for (const GraphTensor& tensor : graph_.tensors) {
-      if (needed_[tensor.id] && !never_negative_[tensor.id]) negative_groups.insert(find_group(tensor.id));
+      if (!needed_[tensor.id]) continue;
+      if (!never_negative_[tensor.id]) negative_groups.insert(find_group(tensor.id));
+      if (tensor.kind != GraphTensor::Kind::kInput) made_groups.insert(find_group(tensor.id));
     }
     for (const auto& [representative, index] : group_index_) {
       ScaleGroup& group = placement_.activations[index];
@@ -246,8 +264,10 @@ class Placer {
         bits = config_.residual_bits;
         widened_groups_.insert(representative);
       }
-      group.bits = bits_of(config_.layer_activation_bits, group.owner().layer, bits);
+      group.bits = activation_bits(config_, group.owner().layer, bits);
       group.never_negative = !negative_groups.contains(representative);
+      group.is_model_input = !made_groups.contains(representative);
+      group.family = activation_family(config_, group.owner().layer);
     }
   }
 
@@ -255,20 +275,21 @@ class Placer {
     const bool arrives_quantized = layer_that_made(tensor) != nullptr;
     const ScaleGroup group = members_of(tensor);
     const bool is_wide = arrives_quantized && widened_groups_.contains(find_group(tensor));
-    const auto in_effect = [&](std::int64_t bits) { return most_bits(config_.activation_quantizer, bits); };
     std::optional<PlacedSlot> narrow;
     for (const Reader& reader : readers_[tensor]) {
       const bool is_member =
           std::find(group.slots.begin(), group.slots.end(), reader.slot) != group.slots.end();
       if (is_member || (arrives_quantized && !reader.quantized)) continue;
-      const std::int64_t wanted =
-          bits_of(config_.layer_activation_bits, reader.slot.layer, config_.activation_bits);
-      const bool narrows = is_wide && reader.multiplies && in_effect(wanted) < in_effect(group.bits);
+      const std::int64_t wanted = activation_bits(config_, reader.slot.layer, config_.activation_bits);
+      const std::string& family = activation_family(config_, reader.slot.layer);
+      const bool narrows =
+          is_wide && reader.multiplies && most_bits(family, wanted) < most_bits(group.family, group.bits);
       if (narrows && narrow) {
         placement_.links.push_back({reader.slot, *narrow, true});
       } else if (narrows) {
         narrow = reader.slot;
-        placement_.activations.push_back({{reader.slot}, wanted, {}, never_negative_[tensor]});
+        placement_.activations.push_back(
+            {{reader.slot}, wanted, {}, never_negative_[tensor], /*is_model_input=*/false, family});
       } else {
         placement_.links.push_back({reader.slot, group.owner(), !arrives_quantized});
       }
@@ -342,12 +363,6 @@ class Placer {
 };
 
 }  // namespace
-
-std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
-                     std::int64_t otherwise) {
-  const auto found = layers.find(path);
-  return found == layers.end() ? otherwise : found->second;
-}
 
 std::string class_name(const std::string& type) {
   const std::size_t colons = type.rfind("::");

@@ -49,6 +49,8 @@ struct ScaleGroup {
   std::vector<PlacedSlot> joined =
       {};                       ///< outputs of Cat: they hold the codes of `slots`, without a quantizer.
   bool never_negative = false;  ///< the graph shows it: all are made by ReLU, ReLU6 or Sigmoid.
+  bool is_model_input = false;  ///< all are inputs of the model, or views of them.
+  std::string family = "affine";
 
   const PlacedSlot& owner() const { return slots.front(); }
 };
@@ -63,16 +65,17 @@ struct Placement {
 
 /// Decides what is quantized where. Linear in the size of the graph.
 ///
-/// A layer is quantized if record_layers names its class (or is empty) and it is not skipped; then its
-/// weight, its bias and each tensor that it reads are. One tensor has one quantizer (but see below): in the
-/// output slot of the layer that made it (looked for through nodes that keep codes), or, for the model's
-/// inputs and the results of functional code, in the input slot of its first reader. Not quantized: a layer's
-/// output that goes nowhere but into a fusable activation (the activation's output is, if a quantized layer
-/// reads it), integer tensors, what no quantized layer reads, the model's outputs for their own sake.
-/// Operands of Add, Sub and Cat share one scale, transitively; Cat's output has it too. Operands of Add and
-/// Sub are as wide as residual_bits says; layers with a weight that would read fewer bits narrow such a
-/// tensor, by a quantizer in the input slot of the first of them. Skipped: a layer of a class in
-/// skip_inputs_layers with no layer of such a class upstream, correspondingly outputs.
+/// A layer is quantized if record_layers names its class (or is empty) and it is not skipped (skip_layers
+/// too); then its weight, its bias and each tensor that it reads are. One tensor has one quantizer (but see
+/// below): in the output slot of the layer that made it (looked for through nodes that keep codes), or, for
+/// the model's inputs and the results of functional code, in the input slot of its first reader. Not
+/// quantized: a layer's output that goes nowhere but into a fusable activation (the activation's output is,
+/// if a quantized layer reads it), integer tensors, what no quantized layer reads (unless recorder_position
+/// says so), the model's outputs for their own sake. Operands of Add, Sub and Cat share one scale,
+/// transitively; Cat's output has it too. Operands of Add and Sub are as wide as residual_bits says; layers
+/// with a weight that would read fewer bits narrow such a tensor, by a quantizer in the input slot of the
+/// first of them. Skipped: a layer of a class in skip_inputs_layers with no layer of such a class upstream,
+/// correspondingly outputs.
 ///
 /// `traits`: the model's layers; a layer node that is not there (and each functional operation) has no slots.
 /// `folded`: paths of BatchNorms that are or will be the identity.
@@ -80,10 +83,6 @@ struct Placement {
 /// quantized.
 Placement place_quantizers(const Graph& graph, const std::map<std::string, LayerTraits>& traits,
                            const QATConfig& config, const std::set<std::string>& folded = {});
-
-/// The width that a configuration gives to a layer; `otherwise` if it names no such layer.
-std::int64_t bits_of(const std::map<std::string, std::int64_t>& layers, const std::string& path,
-                     std::int64_t otherwise);
 
 /// The class name that configurations use: "qat::nn::Conv2d" (or "Conv2dImpl") -> "Conv2d".
 std::string class_name(const std::string& type);

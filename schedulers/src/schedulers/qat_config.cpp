@@ -1,148 +1,21 @@
+#include <qat/numerics/affine_scale.h>
 #include <qat/quantizers/make_quantizer.h>
 #include <qat/schedulers/qat_config.h>
+#include <qat/suggestion.h>
 
 #include <c10/util/Exception.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <set>
-#include <type_traits>
+#include <regex>
 #include <utility>
 
 namespace qat {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-std::string to_string(BatchNormFolding folding) {
-  return folding == BatchNormFolding::kOnce ? "once" : "off";
-}
-std::string to_string(ActivationRange range) {
-  return range == ActivationRange::kAuto ? "auto" : "signed";
-}
-
-std::string to_string(ActivationBudget budget) {
-  return budget == ActivationBudget::kLargest ? "largest" : "sum";
-}
-
-// Reads the name of one of two enumerators.
-template <class Enum>
-void parse_either(const std::string& text, Enum first, Enum second, Enum& value) {
-  for (const Enum each : {first, second}) {
-    if (text == to_string(each)) {
-      value = each;
-      return;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "expected \"", to_string(first), "\" or \"", to_string(second), "\", got \"", text,
-                    "\"");
-}
-
-void parse(const std::string& text, BatchNormFolding& value) {
-  parse_either(text, BatchNormFolding::kOff, BatchNormFolding::kOnce, value);
-}
-void parse(const std::string& text, ActivationRange& value) {
-  parse_either(text, ActivationRange::kSigned, ActivationRange::kAuto, value);
-}
-void parse(const std::string& text, ActivationBudget& value) {
-  parse_either(text, ActivationBudget::kSum, ActivationBudget::kLargest, value);
-}
-void parse(const std::string& text, StraightThrough& value) {
-  parse_either(text, StraightThrough::kClipped, StraightThrough::kUnclipped, value);
-}
-void parse(const std::string& text, PowerOfTwo& value) {
-  value = parse_power_of_two(text);
-}
-void parse(const std::string& text, Rounding& value) {
-  value = parse_rounding(text);
-}
-void parse(const std::string& text, WeightStart& value) {
-  value = parse_weight_start(text);
-}
-void parse(const std::string& text, RecorderKind& value) {
-  value = parse_recorder_kind(text);
-}
-
-// The one list of the fields, for writing and reading.
-template <class Config, class Visitor>
-void visit_fields(Config& config, Visitor&& visit) {
-  visit("niter_to_recording", config.niter_to_recording);
-  visit("niter_to_training", config.niter_to_training);
-  visit("weight_bits", config.weight_bits);
-  visit("activation_bits", config.activation_bits);
-  visit("input_bits", config.input_bits);
-  visit("residual_bits", config.residual_bits);
-  visit("layer_weight_bits", config.layer_weight_bits);
-  visit("layer_activation_bits", config.layer_activation_bits);
-  visit("weight_quantizer", config.weight_quantizer);
-  visit("activation_quantizer", config.activation_quantizer);
-  visit("weight_start", config.weight_start);
-  visit("channel_wise", config.channel_wise);
-  visit("narrow_range", config.narrow_range);
-  visit("activation_range", config.activation_range);
-  visit("pow2", config.pow2);
-  visit("round_mode", config.round_mode);
-  visit("straight_through", config.straight_through);
-  visit("recorder_weight", config.recorder_weight);
-  visit("recorder_activation", config.recorder_activation);
-  visit("recorder_decay", config.recorder_decay);
-  visit("weight_range_current", config.weight_range_current);
-  visit("hold_parameters", config.hold_parameters);
-  visit("record_layers", config.record_layers);
-  visit("skip_inputs_layers", config.skip_inputs_layers);
-  visit("skip_outputs_layers", config.skip_outputs_layers);
-  visit("skip_bias", config.skip_bias);
-  visit("learning_rate_scale", config.learning_rate_scale);
-  visit("bn_folding", config.bn_folding);
-  visit("quantizer_learning_rate_scale", config.quantizer_learning_rate_scale);
-  visit("weight_budget_kb", config.weight_budget_kb);
-  visit("activation_budget_kb", config.activation_budget_kb);
-  visit("activation_budget", config.activation_budget);
-  visit("budget_penalty", config.budget_penalty);
-}
-
-void read_value(const Json& json, bool& value) {
-  TORCH_CHECK_VALUE(json.is_boolean(), "expected true or false, got ", json.dump());
-  value = json.get<bool>();
-}
-void read_value(const Json& json, std::int64_t& value) {
-  TORCH_CHECK_VALUE(json.is_number_integer(), "expected an integer, got ", json.dump());
-  value = json.get<std::int64_t>();
-}
-void read_value(const Json& json, double& value) {
-  TORCH_CHECK_VALUE(json.is_number(), "expected a number, got ", json.dump());
-  value = json.get<double>();
-}
-void read_value(const Json& json, std::string& value) {
-  TORCH_CHECK_VALUE(json.is_string(), "expected a name, got ", json.dump());
-  value = json.get<std::string>();
-}
-void read_value(const Json& json, std::map<std::string, std::int64_t>& value) {
-  TORCH_CHECK_VALUE(json.is_object(), "expected an object of layer paths and bits, got ", json.dump());
-  value.clear();
-  for (const auto& [path, bits] : json.items()) {
-    TORCH_CHECK_VALUE(bits.is_number_integer(), "expected an integer for ", path, ", got ", bits.dump());
-    value[path] = bits.get<std::int64_t>();
-  }
-}
-void read_value(const Json& json, std::vector<std::string>& value) {
-  value.clear();
-  TORCH_CHECK_VALUE(json.is_array(), "expected a list of class names, got ", json.dump());
-  for (const Json& name : json) {
-    TORCH_CHECK_VALUE(name.is_string(), "expected a list of class names, got ", json.dump());
-    value.push_back(name.get<std::string>());
-  }
-}
-template <class Enum>
-requires std::is_enum_v<Enum>
-void read_value(const Json& json, Enum& value) {
-  TORCH_CHECK_VALUE(json.is_string(), "expected a name, got ", json.dump());
-  parse(json.get<std::string>(), value);
-}
 
 bool keeps_minimum(RecorderKind kind) {
   return kind == RecorderKind::kMinMaxMinMax || kind == RecorderKind::kMinMaxMva;
@@ -154,13 +27,67 @@ void check_family(const char* field, const std::string& family, const std::vecto
                     fmt::format("{}", fmt::join(names, ", ")));
 }
 
-void check_budget(const char* field, double kilobytes, const char* quantizer_field,
-                  const std::string& family) {
+using Families = std::map<std::string, std::string>;
+
+void check_families(const std::string& field, const std::string& family, const Families& layers,
+                    const std::vector<std::string>& names) {
+  check_family(field.c_str(), family, names);
+  for (const auto& [path, own] : layers)
+    check_family(("layer_" + field + " of " + path).c_str(), own, names);
+}
+
+void check_budget(const char* field, double kilobytes, const char* quantizer_field, const std::string& family,
+                  const Families& layers) {
   TORCH_CHECK_VALUE(std::isfinite(kilobytes) && kilobytes >= 0.0, "QATConfig: ", field,
                     " must be positive and finite, or 0 for no limit; got ", kilobytes);
-  TORCH_CHECK_VALUE(kilobytes == 0.0 || has_learned_width(family), "QATConfig: ", field, " ", kilobytes,
+  const bool learns = has_learned_width(family) ||
+                      std::any_of(layers.begin(), layers.end(),
+                                  [](const auto& layer) { return has_learned_width(layer.second); });
+  TORCH_CHECK_VALUE(kilobytes == 0.0 || learns, "QATConfig: ", field, " ", kilobytes,
                     " needs quantizers whose width learns, but ", quantizer_field, " is \"", family,
                     "\"; use fp_d_xmax or another fp_ or pow2_ family");
+}
+
+/// A scale that is searched must be one that stays, or learns.
+void check_weight_start(const QATConfig& config, const std::string& family) {
+  if (config.weight_start == WeightStart::kStatistics) return;
+  const std::string start = qat::to_string(config.weight_start);
+  TORCH_CHECK_VALUE(
+      family != "affine" || !config.weight_range_current, "QATConfig: weight_start ", start,
+      " searches the scale that affine weights keep, but with weight_range_current their scales follow "
+      "the weights; set it to false, or use another weight_quantizer such as lsq");
+  TORCH_CHECK_VALUE(family == "affine" || has_learned_parameters(family), "QATConfig: weight_start ", start,
+                    " searches a scale, but that of ", family,
+                    " weights follows the weights; set it to statistics, or use another weight_quantizer");
+}
+
+void check_activation_codes(const QATConfig& config) {
+  const bool needs_minimum = config.activation_range != ActivationRange::kSigned || config.zero_point;
+  const char* const why = config.activation_range == ActivationRange::kSigned ? "zero_point"
+                          : config.activation_range == ActivationRange::kAuto ? "activation_range auto"
+                                                                              : "activation_range unsigned";
+  TORCH_CHECK_VALUE(!needs_minimum || keeps_minimum(config.recorder_activation), "QATConfig: ", why,
+                    " needs the minimum of an activation, which recorder_activation ",
+                    qat::to_string(config.recorder_activation),
+                    " does not keep; use MinMaxMinMax or MinMaxMva");
+  TORCH_CHECK_VALUE(
+      !config.zero_point || config.activation_range != ActivationRange::kAuto,
+      "QATConfig: zero_point is true, but activation_range auto decides by itself where there is a "
+      "zero point; set zero_point to false, or activation_range to signed or unsigned");
+  const auto check = [&](const std::string& family) {
+    TORCH_CHECK_VALUE(!config.zero_point || family == "affine" || family == "lsq_plus",
+                      "QATConfig: zero_point is true, but ", family,
+                      " activations have none; use affine or lsq_plus, or set it to false");
+  };
+  check(config.activation_quantizer);
+  for (const auto& [path, family] : config.layer_activation_quantizer)
+    check(family);
+}
+
+void check_device_name(const std::string& name) {
+  static const std::regex known("|cpu|cudnn|cuda(:[0-9]{1,3})?");
+  TORCH_CHECK_VALUE(std::regex_match(name, known), "QATConfig: ext_name is \"", name,
+                    "\"; expected cpu, cuda, cuda:1 (or another number), cudnn, or nothing");
 }
 
 void check_names(const char* field, const std::vector<std::string>& names) {
@@ -178,6 +105,18 @@ std::pair<std::int64_t, std::int64_t> weight_widths(const std::string& family) {
 }
 
 }  // namespace
+
+void QATConfig::set_dtype(std::string_view name) {
+  const bool is_unsigned = name.starts_with("u");
+  const auto digits = name.substr(std::min(name.size(), name.find_first_of("0123456789")));
+  std::int64_t bits = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
+  const bool is_name = name == fmt::format("{}int{}", is_unsigned ? "u" : "", bits);
+  TORCH_CHECK_VALUE(error == std::errc() && is_name && bits >= 2 && bits <= 16, "QATConfig: dtype is \"",
+                    name, "\"; expected int8, uint8, or such a name of 2 to 16 bits");
+  weight_bits = activation_bits = bits;
+  activation_range = is_unsigned ? ActivationRange::kUnsigned : ActivationRange::kSigned;
+}
 
 void QATConfig::validate() const {
   const bool by_call = niter_to_training == -1 && (niter_to_recording == 0 || niter_to_recording == -1);
@@ -201,26 +140,26 @@ void QATConfig::validate() const {
   if (input_bits != 0) check_bits("input_bits", input_bits);
   if (residual_bits != 0) check_bits("residual_bits", residual_bits);
   for (const auto& [path, bits] : layer_weight_bits) {
-    TORCH_CHECK_VALUE(bits >= fewest && bits <= most, "QATConfig: layer_weight_bits of ", path,
+    // With families of single layers, the model's layers tell what is allowed: the scheduler checks them.
+    const bool known = layer_weight_quantizer.empty();
+    TORCH_CHECK_VALUE(known || (bits >= 1 && bits <= 16), "QATConfig: layer_weight_bits of ", path,
+                      " must lie in [1, 16], got ", bits);
+    TORCH_CHECK_VALUE(!known || (bits >= fewest && bits <= most), "QATConfig: layer_weight_bits of ", path,
                       " must lie in [", fewest, ", ", most, "], got ", bits,
                       most < 16 ? ", for " + weight_quantizer + " weights" : "");
   }
   for (const auto& [path, bits] : layer_activation_bits)
     check_bits(("layer_activation_bits of " + path).c_str(), bits);
-  check_family("weight_quantizer", weight_quantizer, weight_quantizer_names());
-  check_family("activation_quantizer", activation_quantizer, activation_quantizer_names());
-  const bool follows = weight_quantizer == "affine" && weight_range_current;
-  TORCH_CHECK_VALUE(
-      weight_start == WeightStart::kStatistics || !follows, "QATConfig: weight_start ",
-      qat::to_string(weight_start),
-      " searches the scale that affine weights keep, but with weight_range_current their scales follow "
-      "the weights; set it to false, or use another weight_quantizer such as lsq");
-  const bool has_start = weight_quantizer == "affine" || has_learned_parameters(weight_quantizer);
-  TORCH_CHECK_VALUE(weight_start == WeightStart::kStatistics || has_start, "QATConfig: weight_start ",
-                    qat::to_string(weight_start), " searches a scale, but that of ", weight_quantizer,
-                    " weights follows the weights; set it to statistics, or use another weight_quantizer");
-  check_budget("weight_budget_kb", weight_budget_kb, "weight_quantizer", weight_quantizer);
-  check_budget("activation_budget_kb", activation_budget_kb, "activation_quantizer", activation_quantizer);
+  check_families("weight_quantizer", weight_quantizer, layer_weight_quantizer, weight_quantizer_names());
+  check_families("activation_quantizer", activation_quantizer, layer_activation_quantizer,
+                 activation_quantizer_names());
+  check_weight_start(*this, weight_quantizer);
+  for (const auto& [path, family] : layer_weight_quantizer)
+    check_weight_start(*this, family);
+  check_budget("weight_budget_kb", weight_budget_kb, "weight_quantizer", weight_quantizer,
+               layer_weight_quantizer);
+  check_budget("activation_budget_kb", activation_budget_kb, "activation_quantizer", activation_quantizer,
+               layer_activation_quantizer);
   TORCH_CHECK_VALUE(std::isfinite(budget_penalty) && budget_penalty >= 0.0,
                     "QATConfig: budget_penalty must be 0 or more and finite, got ", budget_penalty);
   TORCH_CHECK_VALUE(
@@ -233,10 +172,13 @@ void QATConfig::validate() const {
   TORCH_CHECK_VALUE(std::isfinite(learning_rate_scale) && learning_rate_scale > 0.0,
                     "QATConfig: learning_rate_scale must be positive and finite (1 leaves the rate), got ",
                     learning_rate_scale);
+  check_activation_codes(*this);
   TORCH_CHECK_VALUE(
-      activation_range != ActivationRange::kAuto || keeps_minimum(recorder_activation),
-      "QATConfig: activation_range auto needs the minimum of an activation, which recorder_activation ",
-      qat::to_string(recorder_activation), " does not keep; use MinMaxMinMax or MinMaxMva");
+      input_scale == 0.0 || (input_scale >= kScaleFloor && std::isfinite(static_cast<float>(input_scale))),
+      "QATConfig: input_scale must be 0 (the range is recorded) or positive and finite in float32 "
+      "(images: 1.0 / 255), got ",
+      input_scale);
+  check_device_name(ext_name);
   check_names("record_layers", record_layers);
   check_names("skip_inputs_layers", skip_inputs_layers);
   check_names("skip_outputs_layers", skip_outputs_layers);
@@ -275,44 +217,19 @@ QATConfig integer_only_config() {
   return config;
 }
 
+QATConfig onnxruntime_config() {
+  QATConfig config = integer_only_config();
+  config.recorder_position = RecorderPosition::kBoth;
+  return config;
+}
+
 QATConfig preset_config(std::string_view name) {
   if (name == "default") return {};
   if (name == "tensorrt") return tensorrt_config();
   if (name == "integer_only") return integer_only_config();
-  TORCH_CHECK_VALUE(false, "preset: expected default, tensorrt or integer_only, got \"", name, "\"");
-}
-
-std::string to_json(const QATConfig& config) {
-  Json json;
-  visit_fields(config, [&](const char* name, const auto& value) {
-    if constexpr (std::is_enum_v<std::decay_t<decltype(value)>>) {
-      json[name] = to_string(value);
-    } else {
-      json[name] = value;
-    }
-  });
-  return json.dump();
-}
-
-QATConfig parse_config(std::string_view text, QATConfig base) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK_VALUE(json.is_object(), "QATConfig: expected a JSON object, got \"", text.substr(0, 80), "\"");
-  std::set<std::string> known;
-  visit_fields(base, [&](const char* name, auto& value) {
-    known.insert(name);
-    const auto found = json.find(name);
-    if (found == json.end()) return;
-    try {
-      read_value(*found, value);
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_VALUE(false, "QATConfig: ", name, ": ", error.what_without_backtrace());
-    }
-  });
-  for (const auto& [name, value] : json.items()) {
-    TORCH_CHECK_VALUE(known.contains(name), "QATConfig: there is no field \"", name, "\"");
-  }
-  base.validate();
-  return base;
+  if (name == "onnxruntime") return onnxruntime_config();
+  TORCH_CHECK_VALUE(false, "preset: expected default, tensorrt, integer_only or onnxruntime, got \"", name,
+                    "\"", suggestion(name, {"default", "tensorrt", "integer_only", "onnxruntime"}));
 }
 
 }  // namespace qat

@@ -1,5 +1,6 @@
 #include "schedulers/budgeted_slots.h"
-#include "schedulers/layer_bits.h"
+#include "schedulers/layer_settings.h"
+#include "schedulers/model_place.h"
 #include "schedulers/optimizer_parameters.h"
 #include "schedulers/slot_contents.h"
 #include "schedulers/width_budget.h"
@@ -114,7 +115,8 @@ QATScheduler::QATScheduler(std::shared_ptr<torch::nn::Module> model, ForwardFunc
   TORCH_CHECK_VALUE(!layers.empty(), "QATScheduler: ", model_->name(),
                     " has no qat::nn layer; build it with `namespace nn = qat::nn;`");
   check_class_names(config_, layers);
-  detail::check_layer_bits(layers, config_);
+  detail::check_layer_settings(layers, config_);
+  detail::put_in_place(*model_, example_inputs_, config_);
   group_quantizer_parameters();
 }
 
@@ -143,7 +145,7 @@ void QATScheduler::start_recording() {
   const std::set<std::string> folded = folded_paths(folds);
   const detail::Placement placement =
       detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded);
-  detail::check_placed_bits(placement, config_);
+  detail::check_placed_settings(placement, config_);
 
   // Everything is checked; from here on the model changes.
   if (!folded.empty()) {
@@ -252,9 +254,7 @@ std::vector<QuantizedTensor> QATScheduler::quantized_tensors() const {
 }
 
 void QATScheduler::check_optimizer() const {
-  const bool learns = has_learned_parameters(config_.weight_quantizer) ||
-                      has_learned_parameters(config_.activation_quantizer);
-  if (optimizer_ && learns) detail::check_has_groups(*optimizer_);
+  if (optimizer_ && detail::has_learned_parameters(config_)) detail::check_has_groups(*optimizer_);
 }
 
 void QATScheduler::check() const {
@@ -268,7 +268,7 @@ void QATScheduler::check() const {
   if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
   const auto placement =
       detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded_paths(folds));
-  detail::check_placed_bits(placement, config_);
+  detail::check_placed_settings(placement, config_);
   detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_, {}),
                         detail::budgeted_activations(placement, layers, graph, config_, {}), config_);
 }
@@ -331,6 +331,7 @@ void QATScheduler::restore(const std::string& text) {
               ", the slots of the model are of ", to_string(found),
               "; load the checkpoint that was saved with this state first");
   nn::relink(*model_);
+  detail::put_in_place(*model_, example_inputs_, config_);
   Graph graph;
   if (phase != Phase::kFloat) graph = capture(*model_, forward_, example_inputs_);
 
@@ -338,7 +339,7 @@ void QATScheduler::restore(const std::string& text) {
   std::shared_ptr<detail::Budgets> budgets;
   if (phase == Phase::kTraining) {
     auto placement = detail::place_quantizers(graph, detail::layer_traits(*model_), config_);
-    detail::check_placed_bits(placement, config_);
+    detail::check_placed_settings(placement, config_);
     detail::let_set_quantizers_own(placement, layers);
     budgets = std::make_shared<detail::Budgets>(
         detail::Budgets{detail::budgeted_weights(placement, layers, {}, config_, own),

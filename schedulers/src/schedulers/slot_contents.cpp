@@ -1,5 +1,6 @@
 #include "schedulers/slot_contents.h"
 
+#include "schedulers/layer_settings.h"
 #include <qat/quantizers/bias_quantizer.h>
 #include <qat/quantizers/make_quantizer.h>
 
@@ -35,12 +36,12 @@ AffineQuantizerOptions common_options(const QATConfig& config) {
 std::shared_ptr<Quantizer> weight_quantizer(QuantizableLayer& layer, const std::string& path,
                                             const ValueRange& range, const QATConfig& config) {
   AffineQuantizerOptions options = common_options(config);
-  const std::int64_t bits = bits_of(config.layer_weight_bits, path, config.weight_bits);
+  const std::int64_t bits = weight_bits(config, path);
   // One-bit families have codes of their own; the range is not used then.
   options.range = IntegerRange(std::max<std::int64_t>(bits, 2), Signedness::kSigned, width(config));
   options.axis = weight_axis(layer, config);
   if (config.weight_range_current) options.scale_source = ScaleSource::kCurrent;
-  return make_quantizer(config.weight_quantizer, options, range, *layer.weight_parameter(),
+  return make_quantizer(weight_family(config, path), options, range, *layer.weight_parameter(),
                         config.weight_start);
 }
 
@@ -50,24 +51,51 @@ struct Seen {
   torch::Tensor mean_magnitude;
 };
 
-std::shared_ptr<Quantizer> activation_quantizer(std::int64_t bits, const Seen& seen,
-                                                const QATConfig& config) {
-  const ValueRange& range = seen.range;
+/// Codes and symmetry for an activation. `has_zero_point`: its family can have one.
+AffineQuantizerOptions activation_options(const ScaleGroup& group, const ValueRange& range,
+                                          bool has_zero_point, const QATConfig& config) {
   AffineQuantizerOptions options = common_options(config);
-  if (config.activation_range == ActivationRange::kSigned) {
-    options.range = IntegerRange(bits, Signedness::kSigned, width(config));
-  } else {
-    const bool starts_at_zero = range.min.item<float>() >= 0.0F;
-    // Only affine and lsq_plus have a zero point; the others need signed codes for negative values.
-    const bool has_zero_point =
-        config.activation_quantizer == "affine" || config.activation_quantizer == "lsq_plus";
-    options.range = starts_at_zero || has_zero_point ? IntegerRange(bits, Signedness::kUnsigned)
-                                                     : IntegerRange(bits, Signedness::kSigned, width(config));
-    options.symmetry = starts_at_zero || !has_zero_point ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
+  const IntegerRange signed_codes(group.bits, Signedness::kSigned, width(config));
+  const IntegerRange unsigned_codes(group.bits, Signedness::kUnsigned);
+  const bool starts_at_zero = range.min.item<float>() >= 0.0F;
+  switch (config.activation_range) {
+    case ActivationRange::kSigned:
+      options.range = signed_codes;
+      options.symmetry = config.zero_point ? Symmetry::kAffineEvenZero : Symmetry::kSymmetric;
+      break;
+    case ActivationRange::kUnsigned:
+      TORCH_CHECK_VALUE(starts_at_zero || config.zero_point, "QATScheduler: ", slot_path(group.owner()),
+                        " recorded negative values, down to ", range.min.item<float>(),
+                        ", which unsigned codes without zero point clip; set zero_point, or activation_range "
+                        "to signed or auto");
+      options.range = unsigned_codes;
+      options.symmetry =
+          config.zero_point && !starts_at_zero ? Symmetry::kAffineEvenZero : Symmetry::kSymmetric;
+      break;
+    case ActivationRange::kAuto:
+      options.range = starts_at_zero || has_zero_point ? unsigned_codes : signed_codes;
+      options.symmetry = starts_at_zero || !has_zero_point ? Symmetry::kSymmetric : Symmetry::kAffineEvenZero;
+      break;
   }
-  if (config.activation_quantizer == "affine") return make_quantizer("affine", options, range);
-  return make_quantizer(config.activation_quantizer, options,
-                        start_range(range, seen.mean_magnitude, options.range));
+  return options;
+}
+
+std::shared_ptr<Quantizer> activation_quantizer(const ScaleGroup& group, const Seen& seen,
+                                                const QATConfig& config) {
+  // Only affine and lsq_plus have a zero point; the others need signed codes for negative values.
+  const bool has_zero_point = group.family == "affine" || group.family == "lsq_plus";
+  const auto options = activation_options(group, seen.range, has_zero_point, config);
+  if (group.family == "affine") return make_quantizer("affine", options, seen.range);
+  return make_quantizer(group.family, options, start_range(seen.range, seen.mean_magnitude, options.range));
+}
+
+/// real = input_scale * code.
+std::shared_ptr<Quantizer> given_input_quantizer(const ScaleGroup& group, const QATConfig& config) {
+  AffineQuantizerOptions options = common_options(config);
+  options.range = IntegerRange(group.bits, Signedness::kUnsigned);
+  auto quantizer = std::make_shared<AffineQuantizer>(options);
+  quantizer->set_params(torch::scalar_tensor(config.input_scale), torch::scalar_tensor(0, torch::kInt));
+  return quantizer;
 }
 
 Seen joint(const std::optional<Seen>& a, const Seen& b) {
@@ -131,6 +159,10 @@ LayerMap layer_map(torch::nn::Module& model) {
   return {layers.begin(), layers.end()};
 }
 
+bool has_given_scale(const ScaleGroup& group, const QATConfig& config) {
+  return group.is_model_input && config.input_scale > 0.0;
+}
+
 std::string slot_path(const PlacedSlot& slot) {
   return slot.layer.empty() ? slot.id.name() : slot.layer + "." + slot.id.name();
 }
@@ -139,6 +171,10 @@ void fill_with_recorders(const Placement& placement, const LayerMap& layers, con
   const SlotFiller fill(layers);
   for (const ScaleGroup& group : placement.activations) {
     for (const PlacedSlot& slot : group.slots) {
+      if (has_given_scale(group, config) && slot == group.owner()) {
+        fill(slot, given_input_quantizer(group, config));
+        continue;
+      }
       const RecorderOptions options{.kind = config.recorder_activation, .decay = config.recorder_decay};
       fill(slot, std::make_shared<Recorder>(options));
     }
@@ -191,8 +227,7 @@ void fill_with_quantizers(const Placement& placement, const LayerMap& layers, co
     const bool set_by_hand =
         std::dynamic_pointer_cast<Quantizer>(layers.at(owner.layer)->slot(owner.id)) != nullptr;
     if (!set_by_hand)
-      contents.emplace_back(owner,
-                            activation_quantizer(placement.activations[i].bits, *activations[i], config));
+      contents.emplace_back(owner, activation_quantizer(placement.activations[i], *activations[i], config));
   }
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!weights[i]) continue;

@@ -19,11 +19,26 @@ enum class BatchNormFolding : std::int8_t {
   kOnce,  ///< at the transition to RECORDING.
 };
 
-/// Which codes activations get. In text: "signed", "auto".
+/// Which codes activations get. In text: "signed", "unsigned", "auto". kUnsigned and kAuto need a recorder
+/// that keeps minima (MinMaxMinMax, MinMaxMva).
 enum class ActivationRange : std::int8_t {
-  kSigned,  ///< signed, symmetric: zero point 0.
-  kAuto,    ///< unsigned with zero point 0 where the recorded range starts at 0, else unsigned affine with an
-            ///< even zero point. Needs a recorder that keeps minima (MinMaxMinMax, MinMaxMva).
+  kSigned,    ///< signed; zero point 0, unless QATConfig::zero_point.
+  kUnsigned,  ///< unsigned; zero point 0, unless QATConfig::zero_point; negative data is refused then.
+  kAuto,      ///< unsigned with zero point 0 where the recorded range starts at 0, else unsigned with an even
+              ///< zero point (families without one: signed).
+};
+
+/// Where quantizers stand. In text: "BEFORE", "BOTH" (nnabla's names).
+enum class RecorderPosition : std::int8_t {
+  kBefore,  ///< at what quantized layers read.
+  kBoth,    ///< and at what they make, if another node reads it: float layers too get quantized tensors.
+};
+
+/// What a deployed model computes with. In text: "SIM_QNN", "QNN", "MIXED_QNN" (nnabla's names).
+enum class PrecisionMode : std::int8_t {
+  kSimQnn,    ///< real numbers that lie on the grids of the codes.
+  kQnn,       ///< integers.
+  kMixedQnn,  ///< integers where layers are quantized, else float.
 };
 
 /// What the activation budget limits. In text: "sum", "largest".
@@ -34,6 +49,10 @@ enum class ActivationBudget : std::int8_t {
 
 /// How a model is quantized and when. Defaults are those of nnabla's QATConfig, under its names, with its
 /// faults fixed.
+///
+/// Fields that name single layers take module paths ("features.0") and patterns, in which `*` stands for any
+/// text, dots too ("features.*", "*.conv1"). The path itself comes first, then the longest of the patterns
+/// that fit (of equally long ones the first in alphabetical order). A pattern that fits no layer is refused.
 struct QATConfig {
   /// Iterations (calls of step()) before recording starts, and before training with quantizers starts;
   /// counted from 0. 0 and -1: recording starts with the first step, training by an explicit call of
@@ -50,8 +69,8 @@ struct QATConfig {
   /// activation_bits by that, layers with weights that read such a result of another layer narrow it to
   /// activation_bits: products are as narrow as asked for, sums are not.
   std::int64_t residual_bits = 0;
-  /// Widths of single layers, by path ("conv1"): of the weight (2 to 16; dorefa 2 to 8), and of the
-  /// activation whose quantizer the layer's slots hold. Layers that hold no such quantizer are refused before
+  /// Widths of single layers: of the weight (2 to 16; dorefa 2 to 8, binary 1), and of the activation whose
+  /// quantizer the layer's slots hold. A path of a layer that holds no such quantizer is refused before
   /// training.
   std::map<std::string, std::int64_t> layer_weight_bits = {};
   std::map<std::string, std::int64_t> layer_activation_bits = {};
@@ -59,19 +78,33 @@ struct QATConfig {
   /// may have.
   std::string weight_quantizer = "affine";
   std::string activation_quantizer = "affine";
+  /// Families of single layers, as the widths above.
+  std::map<std::string, std::string> layer_weight_quantizer = {};
+  std::map<std::string, std::string> layer_activation_quantizer = {};
   /// Where the scales of weights start (WeightStart::kMse: by a search, see make_quantizer). Affine weights
   /// need weight_range_current false for a search: their scales stay where they start.
   WeightStart weight_start = WeightStart::kStatistics;
   bool channel_wise = false;  ///< a weight scale per output channel (embeddings stay per tensor).
   bool narrow_range = false;  ///< weights and signed activations without the lowest code.
+  bool channel_last = false;  ///< keeps weights of 2d and 3d layers in channels-last memory order, which
+                              ///< their outputs then have too; axes and results mean the same.
   ActivationRange activation_range = ActivationRange::kSigned;
-  PowerOfTwo pow2 = PowerOfTwo::kRound;  ///< of weight and activation scales.
+  /// Signed and unsigned activations get a zero point (an even one) where their recorded range is not
+  /// symmetric; else it is 0. Families affine and lsq_plus; kAuto decides by itself. Weights never have one.
+  bool zero_point = false;
+  PrecisionMode precision_mode = PrecisionMode::kSimQnn;  ///< kept for the deployed model; training always
+                                                          ///< simulates.
+  PowerOfTwo pow2 = PowerOfTwo::kRound;                   ///< of weight and activation scales.
   Rounding round_mode = Rounding::kHalfToEven;
   StraightThrough straight_through = StraightThrough::kUnclipped;
 
   RecorderKind recorder_weight = RecorderKind::kMinMaxMinMax;
   RecorderKind recorder_activation = RecorderKind::kMaxMva;
   double recorder_decay = 0.99;  ///< of moving averages, in [0, 1).
+  RecorderPosition recorder_position = RecorderPosition::kBefore;
+  /// Positive: the model's inputs are codes already, real = input_scale * code with unsigned codes and zero
+  /// point 0 (images: 1.0 / 255). Nothing is recorded for them. 0: their range is recorded.
+  double input_scale = 0.0;
   /// Weight scales follow the current weights at every step (true) or keep the recorded range (false).
   bool weight_range_current = false;
 
@@ -82,7 +115,14 @@ struct QATConfig {
   std::vector<std::string> skip_inputs_layers = {"Conv1d",          "Conv2d",          "Conv3d",
                                                  "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"};
   std::vector<std::string> skip_outputs_layers = {"Linear"};
+  /// Layers that keep a float computation, by path or pattern: their inputs and weights are not quantized for
+  /// them.
+  std::vector<std::string> skip_layers = {};
   bool skip_bias = false;  ///< leave biases in float; else int32 at scale_x * scale_w, zero point 0.
+
+  /// Where the model computes: the constructor of QATScheduler moves model and example inputs there. "cpu",
+  /// "cuda", "cuda:1", or nnabla's "cudnn" (cuda); empty: where they are.
+  std::string ext_name = "";
 
   /// RECORDING holds the parameters: backward() and step() run and change nothing. false: they go on
   /// training.
@@ -104,6 +144,10 @@ struct QATConfig {
   /// budget.
   double budget_penalty = 0.1;
 
+  /// nnabla's `dtype`: "int8", "uint8", or any such name of 2 to 16 bits. Sets weight_bits, activation_bits
+  /// and activation_range (signed or unsigned; weights stay signed). Throws: c10::ValueError for other texts.
+  void set_dtype(std::string_view name);
+
   /// Checks every field and their combinations. Throws: c10::ValueError naming field, value and allowed
   /// values.
   void validate() const;
@@ -117,13 +161,17 @@ QATConfig tensorrt_config();
 /// maximum, uint8 activations, clipped straight-through: a network that runs on integers from input to
 /// output. Transitions by explicit calls, learning rate unchanged. Default of qat-train.
 QATConfig integer_only_config();
-/// "default", "tensorrt", "integer_only". Throws: c10::ValueError listing the names.
+/// integer_only for ONNX Runtime: what its fused integer operators compute to the last code. Weights and
+/// activations of 8 bits, the outputs of all quantized layers too.
+QATConfig onnxruntime_config();
+/// "default", "tensorrt", "integer_only", "onnxruntime". Throws: c10::ValueError listing the names.
 QATConfig preset_config(std::string_view name);
 
 /// All fields as a JSON object, keys as the fields' names, enumerations by their names. For checkpoints.
 std::string to_json(const QATConfig& config);
-/// Reads such an object; fields that it lacks keep the values of `base`. The result is validated.
-/// Throws: c10::ValueError naming an unknown key, a wrong type or value.
+/// Reads such an object; fields that it lacks keep the values of `base`. A key "dtype" comes first, see
+/// QATConfig::set_dtype: other fields of the object change what it sets. The result is validated.
+/// Throws: c10::ValueError naming an unknown key with the nearest known one, a wrong type or value.
 QATConfig parse_config(std::string_view json, QATConfig base = {});
 
 }  // namespace qat

@@ -45,8 +45,8 @@ class QATScheduler {
   /// weight decay. Learned parameters of quantizers have a group of their own, without weight decay; if the
   /// slots hold quantizers already, theirs are put there now. The state of all others is untouched. Throws:
   /// c10::ValueError if the configuration is invalid, names a class that neither the model nor a preset has,
-  /// or gives a width to a layer that has no such tensor; if the model has no qat::nn layer; if quantizers
-  /// learn and the optimizer has but one group (LBFGS).
+  /// or gives a width or a family to a layer that has no such tensor; if the model has no qat::nn layer; if
+  /// there is no device as ext_name says; if quantizers learn and the optimizer has but one group (LBFGS).
   template <class ModulePointer>
   QATScheduler(ModulePointer model, std::vector<torch::Tensor> example_inputs,
                QATConfig config = tensorrt_config(), torch::optim::Optimizer* optimizer = nullptr)
@@ -86,8 +86,7 @@ class QATScheduler {
   std::vector<QuantizedTensor> quantized_tensors() const;
   /// Plans the whole run on the float model and changes nothing. Throws: in FLOAT, what start_recording()
   /// would, and c10::ValueError if a budget cannot be met, naming the smallest possible size, or if
-  /// layer_weight_bits or layer_activation_bits name a layer that holds no such quantizer, naming those that
-  /// do.
+  /// a setting of a single layer names one that holds no such quantizer, naming those that do.
   void check() const;
 
   Phase phase() const { return phase_; }
