@@ -69,10 +69,15 @@ void write_checkpoint_file(const std::string& path, const CheckpointFile& file) 
 
 CheckpointFile read_checkpoint_file(const std::string& path) {
   std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
+  [[maybe_unused]] const auto size_of_name = std::filesystem::file_size(path, error);
   TORCH_CHECK(!error, "checkpoint ", path, ": cannot be read: ", error.message());
+  // The size of the file that was opened: another one may take its name at any time.
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  const auto end = stream.tellg();
+  TORCH_CHECK(end >= 0, "checkpoint ", path, ": cannot be read: ", std::generic_category().message(errno));
+  const auto size = static_cast<std::uint64_t>(end);
   TORCH_CHECK(size > 0, "checkpoint ", path, ": the file is empty");
-  std::ifstream stream(path, std::ios::binary);
+  stream.seekg(0);
   std::string preamble(kPreamble, '\0');
   stream.read(preamble.data(), static_cast<std::streamsize>(kPreamble));
   const auto found = static_cast<std::size_t>(stream.gcount());
