@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <iomanip>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
@@ -28,12 +29,39 @@ struct Anchor : torch::autograd::Function<Anchor> {
   }
 };
 
+/// " [-1.27, 1.28]": the smallest and the largest value over the channels.
+std::string range_text(const torch::Tensor& low, const torch::Tensor& high) {
+  std::ostringstream text;
+  text << std::setprecision(3) << " [" << low.min().item<double>() << ", " << high.max().item<double>()
+       << "]";
+  return text.str();
+}
+
+/// The real values of the lowest and highest code; nothing if there are none yet, or they follow the tensor.
+std::string range_text(const AffineQuantizer& quantizer) {
+  if (!quantizer.has_range()) return "";
+  const torch::NoGradGuard no_grad;
+  const auto buffers = quantizer.named_buffers();
+  const auto scale = buffers["scale"].to(torch::kDouble);
+  const auto zero_point = buffers["zero_point"];
+  const auto& range = quantizer.options().range;
+  return range_text((range.qmin() - zero_point) * scale, (range.qmax() - zero_point) * scale);
+}
+
+std::string range_text(const Recorder& recorder) {
+  if (recorder.recorded() == 0) return "";
+  const auto range = recorder.range();
+  return range_text(range.min, range.max);
+}
+
 std::string short_text(const TensorModule& content) {
   if (const auto* affine = dynamic_cast<const AffineQuantizer*>(&content)) {
-    return affine->options().range.to_string() + (affine->options().axis ? " per channel" : "");
+    return affine->options().range.to_string() + (affine->options().axis ? " per channel" : "") +
+           range_text(*affine);
   }
   if (const auto* recorder = dynamic_cast<const Recorder*>(&content)) {
-    return to_string(recorder->options().kind) + (recorder->options().axis ? " per channel" : "");
+    return to_string(recorder->options().kind) + (recorder->options().axis ? " per channel" : "") +
+           range_text(*recorder);
   }
   if (dynamic_cast<const BiasQuantizer*>(&content)) return "int32";
   std::ostringstream text;

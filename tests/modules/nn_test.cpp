@@ -61,10 +61,14 @@ TEST_CASE("Printing shows what is in the slots", "[modules]") {
   conv->set_slot(slots::kBias, slots::bias_quantizer());
   conv->set_slot(slots::kOutput, slots::quantizer(0.1F));
   CHECK(c10::str(*conv).starts_with(
-      plain + ", input=relu.output_slot, weight=int8 narrow per channel, bias=int32, output=int8)"));
+      plain +
+      ", input=relu.output_slot, weight=int8 narrow per channel, bias=int32, output=int8 [-12.8, 12.7])"));
   nn::ReLU relu;
   relu->set_slot(slots::kOutput, slots::unsigned_quantizer(0.1F));
-  CHECK(c10::str(*relu).starts_with("qat::nn::ReLU(output=uint8)"));
+  CHECK(c10::str(*relu).starts_with("qat::nn::ReLU(output=uint8 [0, 25.5])"));
+  relu->set_slot(slots::kOutput, slots::recorder());
+  relu->forward(torch::tensor({-1.0F, 0.25F, 2.0F}));
+  CHECK(c10::str(*relu).starts_with("qat::nn::ReLU(output=MinMaxMinMax [0, 2])"));
 }
 
 TEST_CASE("Slots have names that are the checkpoint format", "[modules]") {

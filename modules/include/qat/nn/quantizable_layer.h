@@ -180,7 +180,7 @@ class QuantizableLayer {
   /// For `load()`: brings the structure into the saved state, see `is_folded`. Parameters that come (back)
   /// are those of `kept` where it has them, else new ones.
   virtual void set_folded(bool folded, const Parameters& kept = {});
-  /// For `pretty_print`: ", weight=int8 narrow per channel, output=uint8" or "".
+  /// For `pretty_print`: ", weight=int8 narrow per channel, output=uint8 [0, 25.5]" or "". Waits for a GPU.
   std::string describe_slots() const;
   /// Prints the text of the torch twin ("torch::nn::ReLU()") as the layer's own, with its slots.
   void print_layer(std::ostream& stream, const std::string& twin) const;

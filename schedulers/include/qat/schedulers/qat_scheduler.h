@@ -26,8 +26,9 @@ struct Budgets;
 /// Leads a model through FLOAT -> RECORDING -> TRAINING while the user's training loop runs.
 ///
 /// Call `step()` once before each training iteration. With (niter_to_recording, niter_to_training) = (r, t)
-/// exactly r iterations run in float, t - r record, the rest train with quantizers. Or call start_recording()
-/// and start_training() yourself.
+/// exactly r iterations run in float, t - r record, the rest train with quantizers. To plan in epochs, call
+/// it once before each epoch, and after_optimizer_step() after each step of the optimizer. Or call
+/// start_recording() and start_training() yourself.
 ///
 /// Example:
 /// ```
