@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/catch.h"
+#include "support/errors.h"
 #include "support/tensor_matchers.h"
 
 using namespace qat;
@@ -78,6 +79,24 @@ TEST_CASE("case 55: a run that is resumed keeps its plan of phases and its losse
   load(later, folder.file("training.qat"));
   CHECK(later.scheduler.phase() == Phase::kTraining);
   CHECK(losses(later, 25, 26) == last);
+}
+
+TEST_CASE("A run whose biases went beyond int32 goes on, and refuses to evaluate", "[schedulers]") {
+  const auto config = learned_config("lsq", "lsq", 8);
+  const Folder folder;
+  Run run(config);
+  run.start();
+  {
+    const torch::NoGradGuard no_grad;
+    layer<nn::Linear>(run.net, 4).bias_parameter()->fill_(1e12);
+  }
+  CHECK_NOTHROW(run.net->forward(images()));
+  save(run, folder.file("beyond.qat"));
+  Run resumed(config);
+  CHECK_NOTHROW(load(resumed, folder.file("beyond.qat")));
+  CHECK_NOTHROW(resumed.net->forward(images()));
+  resumed.net->eval();
+  CHECK(error_lacks([&] { resumed.net->forward(images()); }, {"'4'", "int32"}) == "");
 }
 
 TEST_CASE("case 57: what was recorded so far survives eval mode, saving and loading", "[schedulers]") {

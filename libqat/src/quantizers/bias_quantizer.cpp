@@ -1,5 +1,6 @@
 #include "autograd/affine_operators.h"
 #include "quantizers/quantizer_config.h"
+#include <qat/graph/layer_scope.h>
 #include <qat/quantizers/bias_quantizer.h>
 
 #include <ATen/TracerMode.h>
@@ -54,12 +55,12 @@ void check_codes(const torch::Tensor& bias, const torch::Tensor& scale, const to
 
 struct BiasFunction : torch::autograd::Function<BiasFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& bias,
-                               const torch::Tensor& scale, Rounding rounding, bool is_training) {
+                               const torch::Tensor& scale, Rounding rounding, bool saturates) {
     const auto type = bias.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
     const auto wide = bias.to(type);
     const auto wide_scale = scale.to(type);
     auto codes = raw_codes(wide, wide_scale, rounding);
-    if (is_training) {
+    if (saturates) {
       if (bias.device().is_cpu()) check_scales(wide_scale);
       codes = codes.clamp(kLowest, type == torch::kDouble ? kBeyond - 1.0 : kHighestFloat);
     } else {
@@ -95,7 +96,9 @@ torch::Tensor BiasQuantizer::forward(const torch::Tensor&) {
 }
 
 torch::Tensor BiasQuantizer::forward(const torch::Tensor& bias, const torch::Tensor& scale) {
-  return BiasFunction::apply(bias, checked_scale(bias, scale), rounding_, is_training());
+  // A capture, in eval mode too, asks what feeds what, not for results.
+  const bool saturates = is_training() || CaptureListener::current() != nullptr;
+  return BiasFunction::apply(bias, checked_scale(bias, scale), rounding_, saturates);
 }
 
 torch::Tensor BiasQuantizer::codes(const torch::Tensor& bias, const torch::Tensor& scale) {
