@@ -150,6 +150,49 @@ TEST_CASE("recorder_position BOTH quantizes what quantized layers make", "[sched
   CHECK(activations(plain.place(config)) == Texts{"fc.input_slot"});
 }
 
+TEST_CASE("Recorders that look at the distribution know the width and the codes of their tensor",
+          "[schedulers]") {
+  for (const auto kind : {RecorderKind::kPercentile, RecorderKind::kHistogram, RecorderKind::kKlDivergence}) {
+    INFO(to_string(kind));
+    QATConfig config = everything();
+    config.recorder_activation = kind;
+    config.activation_bits = 4;
+    config.input_bits = 6;
+    config.recorder_percentile = 99.0;
+    auto net = small_net();
+    QATScheduler scheduler(net, {images()}, config);
+    scheduler.start_recording();
+    const auto recorder = [&](nn::QuantizableLayer& of, nn::SlotId::Kind slot) {
+      return std::dynamic_pointer_cast<Recorder>(of.slot({slot}));
+    };
+    const auto input = recorder(layer<nn::Conv2d>(net, 0), nn::SlotId::Kind::kInput);
+    const auto relu = recorder(layer<nn::ReLU>(net, 2), nn::SlotId::Kind::kOutput);
+    REQUIRE((input && relu));
+    CHECK(input->options().bits == 6);
+    CHECK(relu->options().bits == 4);
+    CHECK(relu->options().percentile == 99.0);
+    CHECK_FALSE(relu->options().symmetric);
+    net->forward(images());
+    const auto range = relu->range();
+    scheduler.start_training();
+    const auto quantizer =
+        std::dynamic_pointer_cast<AffineQuantizer>(layer<nn::ReLU>(net, 2).slot({nn::SlotId::Kind::kOutput}));
+    CHECK(quantizer->affine_params({}).scale.item<float>() == Approx(range.max.item<float>() / 15));
+  }
+  QATConfig config = everything();
+  config.recorder_weight = RecorderKind::kHistogram;
+  CHECK(error_lacks([&] { config.validate(); }, {"recorder_weight Histogram", "channel_wise", "AbsMax"}) ==
+        "");
+  config.channel_wise = false;
+  CHECK_NOTHROW(config.validate());
+  config.recorder_percentile = 50.0;
+  CHECK(error_lacks([&] { config.validate(); }, {"recorder_percentile", "50"}) == "");
+  config = QATConfig();
+  config.recorder_activation = RecorderKind::kHistogram;
+  QATScheduler scheduler(small_net(), {images()}, config);
+  CHECK_NOTHROW(scheduler.start_recording());
+}
+
 TEST_CASE("channel_last keeps weights in that memory order and changes no value", "[schedulers]") {
   auto net = small_net();
   const auto before = net->forward(images());

@@ -170,6 +170,7 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.precision_mode = PrecisionMode::kMixedQnn;
   config.recorder_position = RecorderPosition::kBoth;
   config.input_scale = 1.0 / 255;
+  config.recorder_percentile = 99.5;
   config.skip_layers = {"head.*"};
   config.ext_name = "cuda:1";
   CHECK(parse_config(to_json(config)) == config);

@@ -1,4 +1,6 @@
 #include "numerics/enum_names.h"
+#include "recorders/histogram.h"
+#include "recorders/histogram_range.h"
 #include "recorders/recorder_config.h"
 #include <qat/recorders/recorder.h>
 
@@ -7,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <ostream>
 #include <utility>
@@ -18,11 +21,14 @@ namespace {
 /// The empty range is (kNothing, -kNothing).
 constexpr double kNothing = std::numeric_limits<double>::infinity();
 
-constexpr detail::EnumNames<RecorderKind, 5> kKindNames{{{RecorderKind::kMinMaxMinMax, "MinMaxMinMax"},
+constexpr detail::EnumNames<RecorderKind, 8> kKindNames{{{RecorderKind::kMinMaxMinMax, "MinMaxMinMax"},
                                                          {RecorderKind::kAbsMax, "AbsMax"},
                                                          {RecorderKind::kMinMaxMva, "MinMaxMva"},
                                                          {RecorderKind::kMaxMax, "MaxMax"},
-                                                         {RecorderKind::kMaxMva, "MaxMva"}}};
+                                                         {RecorderKind::kMaxMva, "MaxMva"},
+                                                         {RecorderKind::kPercentile, "Percentile"},
+                                                         {RecorderKind::kHistogram, "Histogram"},
+                                                         {RecorderKind::kKlDivergence, "KlDivergence"}}};
 constexpr detail::EnumNames<RecorderBehaviour, 2> kBehaviourNames{
     {{RecorderBehaviour::kCorrected, "corrected"}, {RecorderBehaviour::kNnabla, "nnabla"}}};
 
@@ -31,8 +37,27 @@ Recorder::Reduction& process_reduction() {
   return reduction;
 }
 
-bool is_minmax(RecorderKind kind) {
-  return kind == RecorderKind::kMinMaxMinMax || kind == RecorderKind::kMinMaxMva;
+Recorder::CountReduction& process_count_reduction() {
+  static Recorder::CountReduction reduction;
+  return reduction;
+}
+
+bool has_histogram(RecorderKind kind) {
+  return kind == RecorderKind::kPercentile || kind == RecorderKind::kHistogram ||
+         kind == RecorderKind::kKlDivergence;
+}
+
+void check_histogram_options(const RecorderOptions& options) {
+  if (!has_histogram(options.kind)) return;
+  const std::string who = "qat::Recorder: " + to_string(options.kind);
+  TORCH_CHECK_VALUE(!options.axis, who, " has one range for the whole tensor, got axis ",
+                    options.axis.value_or(0), "; use AbsMax or MinMaxMinMax per channel");
+  TORCH_CHECK_VALUE(options.behaviour == RecorderBehaviour::kCorrected, who,
+                    " is none of nnabla's recorders; expected the corrected behaviour");
+  TORCH_CHECK_VALUE(options.percentile > 50.0 && options.percentile <= 100.0, who,
+                    ": expected a percentile in (50, 100], got ", options.percentile);
+  TORCH_CHECK_VALUE(options.bits >= 1 && options.bits <= 16, who, ": expected 1 to 16 bits, got ",
+                    options.bits);
 }
 
 torch::Tensor read_buffer(torch::serialize::InputArchive& archive, const std::string& key,
@@ -43,6 +68,10 @@ torch::Tensor read_buffer(torch::serialize::InputArchive& archive, const std::st
 }
 
 }  // namespace
+
+bool keeps_minimum(RecorderKind kind) {
+  return kind != RecorderKind::kAbsMax && kind != RecorderKind::kMaxMax && kind != RecorderKind::kMaxMva;
+}
 
 std::string to_string(RecorderKind kind) {
   return detail::enum_name(kKindNames, kind);
@@ -61,6 +90,12 @@ Recorder::Recorder(RecorderOptions options) : TensorModule("qat::Recorder"), opt
   max_val_ = register_buffer("max_val", torch::empty({}, torch::kFloat));
   mean_abs_ = register_buffer("mean_abs", torch::empty({}, torch::kFloat));
   recorded_ = register_buffer("recorded", torch::empty({}, torch::kLong));
+  check_histogram_options(options_);
+  if (has_histogram(options_.kind)) {
+    counts_ = register_buffer("counts", torch::empty({detail::kHistogramBins}, torch::kLong));
+    limit_ = register_buffer("limit", torch::empty({}, torch::kDouble));
+    zeros_ = register_buffer("zeros", torch::empty({}, torch::kLong));
+  }
   reset();
 }
 
@@ -68,6 +103,9 @@ void Recorder::reset() {
   const torch::NoGradGuard no_grad;
   resize_state(options_.axis ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{});
   recorded_.zero_();
+  for (auto* const buffer : {&counts_, &limit_, &zeros_}) {
+    if (buffer->defined()) buffer->zero_();
+  }
 }
 
 void Recorder::resize_state(torch::IntArrayRef shape) {
@@ -101,12 +139,47 @@ void Recorder::record(const torch::Tensor& x) {
     process_reduction()(least_mean, mean_abs);
   }
   if (min_val_.sizes() != min.sizes()) resize_state(min.sizes());
+  if (counts_.defined()) count(x, min, max);
   update(min, max, mean_abs);
+}
+
+void Recorder::count(const torch::Tensor& x, const torch::Tensor& min, const torch::Tensor& max) {
+  // (+inf, -inf) where no process saw anything.
+  const double largest = std::max({-min.item<double>(), max.item<double>(), 0.0});
+  const double seen = limit_.item<double>();
+  const double limit = std::max(seen, detail::histogram_limit(largest));
+  auto added = detail::count_elements(x, limit);
+  if (process_count_reduction()) process_count_reduction()(added);
+  const auto before = detail::widened(counts_.cpu(), seen, limit);
+  counts_.copy_(before + added.narrow(0, 0, detail::kHistogramBins));
+  zeros_.add_(added[detail::kHistogramBins].item<std::int64_t>());
+  limit_.fill_(limit);
+}
+
+ValueRange Recorder::searched_range() const {
+  const detail::Histogram histogram{counts_.to(torch::kCPU).contiguous(), limit_.item<double>(),
+                                    zeros_.item<std::int64_t>()};
+  const detail::Interval data{min_val_.item<double>(), max_val_.item<double>()};
+  detail::Interval found{std::min(data.low, 0.0), std::max(data.high, 0.0)};
+  if (histogram.limit > 0) {
+    switch (options_.kind) {
+      case RecorderKind::kPercentile:
+        found = percentile_interval(histogram, data, options_.percentile);
+        break;
+      case RecorderKind::kHistogram:
+        found = least_squares_interval(histogram, data, options_.bits, options_.symmetric);
+        break;
+      default:
+        found = kl_divergence_interval(histogram, data, options_.bits, options_.symmetric);
+        break;
+    }
+  }
+  return {torch::full_like(min_val_, found.low), torch::full_like(max_val_, found.high)};
 }
 
 void Recorder::update(torch::Tensor min, torch::Tensor max, const torch::Tensor& mean_abs) {
   const auto seen = min <= max;
-  if (!is_minmax(options_.kind)) {
+  if (!keeps_minimum(options_.kind)) {
     const bool is_plain_maximum =
         options_.behaviour == RecorderBehaviour::kNnabla && options_.kind != RecorderKind::kAbsMax;
     if (!is_plain_maximum) max = torch::maximum(max, -min);
@@ -135,6 +208,7 @@ void Recorder::update(torch::Tensor min, torch::Tensor max, const torch::Tensor&
 ValueRange Recorder::range() const {
   TORCH_CHECK(recorded() > 0, "qat::Recorder: nothing was recorded; run some batches in train mode first");
   const torch::NoGradGuard no_grad;
+  if (counts_.defined()) return searched_range();
   const auto unseen = min_val_ == kNothing;
   return {min_val_.masked_fill(unseen, 0.0), max_val_.masked_fill(unseen, 0.0)};
 }
@@ -147,8 +221,9 @@ std::int64_t Recorder::recorded() const {
   return recorded_.item<std::int64_t>();
 }
 
-void Recorder::set_reduction(Reduction reduction) {
+void Recorder::set_reduction(Reduction reduction, CountReduction count_reduction) {
   process_reduction() = std::move(reduction);
+  process_count_reduction() = std::move(count_reduction);
 }
 
 void Recorder::load(torch::serialize::InputArchive& archive) {
@@ -163,10 +238,21 @@ void Recorder::load(torch::serialize::InputArchive& archive) {
   TORCH_CHECK(mean_abs.sizes() == min.sizes(), "qat::Recorder: the file holds min_val of shape ", min.sizes(),
               " and mean_abs of shape ", mean_abs.sizes());
   TORCH_CHECK(recorded.dim() == 0, "qat::Recorder: recorded has shape [], the file holds ", recorded.sizes());
+  std::vector<std::pair<torch::Tensor*, torch::Tensor>> histogram;
+  if (counts_.defined()) {
+    for (const auto& [key, buffer] :
+         {std::pair("counts", &counts_), {"limit", &limit_}, {"zeros", &zeros_}}) {
+      histogram.emplace_back(buffer, read_buffer(archive, key, *buffer));
+      TORCH_CHECK(histogram.back().second.sizes() == buffer->sizes(), "qat::Recorder: ", key, " has shape ",
+                  buffer->sizes(), ", the file holds ", histogram.back().second.sizes());
+    }
+  }
   min_val_.set_data(min);
   max_val_.set_data(max);
   mean_abs_.set_data(mean_abs);
   recorded_.set_data(recorded);
+  for (const auto& [buffer, read] : histogram)
+    buffer->set_data(read);
 }
 
 std::string Recorder::config() const {
@@ -174,6 +260,11 @@ std::string Recorder::config() const {
   json["axis"] = options_.axis ? nlohmann::ordered_json(*options_.axis) : nlohmann::ordered_json(nullptr);
   json["decay"] = options_.decay;
   json["behaviour"] = detail::enum_name(kBehaviourNames, options_.behaviour);
+  if (has_histogram(options_.kind)) {
+    json["percentile"] = options_.percentile;
+    json["bits"] = options_.bits;
+    json["symmetric"] = options_.symmetric;
+  }
   return json.dump();
 }
 
@@ -185,6 +276,11 @@ std::shared_ptr<TensorModule> make_recorder(const nlohmann::json& config) {
     options.decay = config.at("decay").get<double>();
     options.behaviour =
         detail::parse_enum(kBehaviourNames, "behaviour", config.at("behaviour").get<std::string>());
+    if (has_histogram(options.kind)) {
+      options.percentile = config.at("percentile").get<double>();
+      options.bits = config.at("bits").get<std::int64_t>();
+      options.symmetric = config.at("symmetric").get<bool>();
+    }
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK_VALUE(false, "qat::Recorder: bad configuration ", config.dump(), ": ", error.what());
   }
@@ -197,6 +293,10 @@ void Recorder::pretty_print(std::ostream& stream) const {
   if (options_.kind == RecorderKind::kMinMaxMva || options_.kind == RecorderKind::kMaxMva) {
     stream << "decay=" << options_.decay << ", ";
   }
+  if (options_.kind == RecorderKind::kPercentile) stream << "percentile=" << options_.percentile << ", ";
+  if (options_.kind == RecorderKind::kHistogram || options_.kind == RecorderKind::kKlDivergence) {
+    stream << "bits=" << options_.bits << ", " << (options_.symmetric ? "symmetric, " : "");
+  }
   if (options_.behaviour != RecorderBehaviour::kCorrected) {
     stream << "behaviour=" << detail::enum_name(kBehaviourNames, options_.behaviour) << ", ";
   }
@@ -206,7 +306,7 @@ void Recorder::pretty_print(std::ostream& stream) const {
 torch::Tensor nnabla_scale(const Recorder& recorder, RangeWidth width, PowerOfTwo power_of_two) {
   const auto range = recorder.range();
   const auto numerator =
-      is_minmax(recorder.options().kind) ? (range.max - range.min).clamp_min(1e-24) : range.max * 2.0;
+      keeps_minimum(recorder.options().kind) ? (range.max - range.min).clamp_min(1e-24) : range.max * 2.0;
   const auto scale = (numerator / (width == RangeWidth::kNarrow ? 254.0 : 255.0)).cpu();
   float* values = scale.mutable_data_ptr<float>();
   for (std::int64_t c = 0; c < scale.numel(); ++c)

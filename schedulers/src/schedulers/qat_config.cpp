@@ -17,10 +17,6 @@
 namespace qat {
 namespace {
 
-bool keeps_minimum(RecorderKind kind) {
-  return kind == RecorderKind::kMinMaxMinMax || kind == RecorderKind::kMinMaxMva;
-}
-
 void check_family(const char* field, const std::string& family, const std::vector<std::string>& names) {
   const bool known = std::find(names.begin(), names.end(), family) != names.end();
   TORCH_CHECK_VALUE(known, "QATConfig: ", field, " is \"", family, "\"; expected ",
@@ -173,6 +169,15 @@ void QATConfig::validate() const {
                     "QATConfig: learning_rate_scale must be positive and finite (1 leaves the rate), got ",
                     learning_rate_scale);
   check_activation_codes(*this);
+  TORCH_CHECK_VALUE(recorder_percentile > 50.0 && recorder_percentile <= 100.0,
+                    "QATConfig: recorder_percentile must lie in (50, 100], got ", recorder_percentile);
+  const bool per_tensor = recorder_weight == RecorderKind::kPercentile ||
+                          recorder_weight == RecorderKind::kHistogram ||
+                          recorder_weight == RecorderKind::kKlDivergence;
+  TORCH_CHECK_VALUE(
+      !channel_wise || !per_tensor, "QATConfig: recorder_weight ", qat::to_string(recorder_weight),
+      " has one range for the whole weight, but channel_wise is true; use AbsMax or MinMaxMinMax, or "
+      "weight_start mse");
   TORCH_CHECK_VALUE(
       input_scale == 0.0 || (input_scale >= kScaleFloor && std::isfinite(static_cast<float>(input_scale))),
       "QATConfig: input_scale must be 0 (the range is recorded) or positive and finite in float32 "

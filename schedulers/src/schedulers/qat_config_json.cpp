@@ -121,6 +121,7 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("recorder_weight", config.recorder_weight);
   visit("recorder_activation", config.recorder_activation);
   visit("recorder_decay", config.recorder_decay);
+  visit("recorder_percentile", config.recorder_percentile);
   visit("recorder_position", config.recorder_position);
   visit("input_scale", config.input_scale);
   visit("weight_range_current", config.weight_range_current);

@@ -175,14 +175,23 @@ void fill_with_recorders(const Placement& placement, const LayerMap& layers, con
         fill(slot, given_input_quantizer(group, config));
         continue;
       }
-      const RecorderOptions options{.kind = config.recorder_activation, .decay = config.recorder_decay};
+      const bool symmetric = config.activation_range == ActivationRange::kSigned && !config.zero_point;
+      const RecorderOptions options{.kind = config.recorder_activation,
+                                    .decay = config.recorder_decay,
+                                    .percentile = config.recorder_percentile,
+                                    .bits = group.bits,
+                                    .symmetric = symmetric};
       fill(slot, std::make_shared<Recorder>(options));
     }
   }
   for (const PlacedSlot& slot : placement.weights) {
     const QuantizableLayer& layer = *layers.at(slot.layer);
-    const RecorderOptions options{
-        .kind = config.recorder_weight, .axis = weight_axis(layer, config), .decay = config.recorder_decay};
+    const RecorderOptions options{.kind = config.recorder_weight,
+                                  .axis = weight_axis(layer, config),
+                                  .decay = config.recorder_decay,
+                                  .percentile = config.recorder_percentile,
+                                  .bits = weight_bits(config, slot.layer),
+                                  .symmetric = true};
     fill(slot, std::make_shared<Recorder>(options));
   }
 }

@@ -20,7 +20,7 @@ enum class BatchNormFolding : std::int8_t {
 };
 
 /// Which codes activations get. In text: "signed", "unsigned", "auto". kUnsigned and kAuto need a recorder
-/// that keeps minima (MinMaxMinMax, MinMaxMva).
+/// that keeps minima (any but AbsMax, MaxMax and MaxMva).
 enum class ActivationRange : std::int8_t {
   kSigned,    ///< signed; zero point 0, unless QATConfig::zero_point.
   kUnsigned,  ///< unsigned; zero point 0, unless QATConfig::zero_point; negative data is refused then.
@@ -100,7 +100,8 @@ struct QATConfig {
 
   RecorderKind recorder_weight = RecorderKind::kMinMaxMinMax;
   RecorderKind recorder_activation = RecorderKind::kMaxMva;
-  double recorder_decay = 0.99;  ///< of moving averages, in [0, 1).
+  double recorder_decay = 0.99;        ///< of moving averages, in [0, 1).
+  double recorder_percentile = 99.99;  ///< of Percentile recorders, in (50, 100].
   RecorderPosition recorder_position = RecorderPosition::kBefore;
   /// Positive: the model's inputs are codes already, real = input_scale * code with unsigned codes and zero
   /// point 0 (images: 1.0 / 255). Nothing is recorded for them. 0: their range is recorded.
