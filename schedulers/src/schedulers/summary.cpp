@@ -76,7 +76,8 @@ std::string QATScheduler::summary() const {
   if (rows.size() > 1) text += table(rows);
   for (const nn::FoldReport& fold : folds_) {
     text += fold.into.empty() ? fmt::format("{} not folded: {}\n", fold.batch_norm, fold.why_not)
-                              : fmt::format("{} folded into {}\n", fold.batch_norm, fold.into);
+                              : fmt::format("{} folded into {}{}\n", fold.batch_norm, fold.into,
+                                            fold.into_next ? ", which reads it" : "");
   }
   return text + functional_report(graph_);
 }

@@ -67,6 +67,9 @@ class QuantizableLayer {
   virtual torch::Tensor* bias_parameter() { return nullptr; }
   /// The weight's axis of output channels: 0, and 1 for transposed convolutions.
   virtual std::int64_t weight_channel_axis() const { return 0; }
+  /// Whether the layer computes with zeros around its input (a convolution with padding; padding modes that
+  /// repeat values of the input are none).
+  virtual bool pads_with_zeros() const { return false; }
   /// The activation that this layer computes, if a quantizer can compute it in its own pass (ReLU, ReLU6,
   /// LeakyReLU).
   virtual std::optional<Activation> fusable_activation() const { return std::nullopt; }
