@@ -17,7 +17,8 @@ std::string join(const std::string& path, const char* name) {
 // Finds for each BatchNorm of a graph the layer that can absorb it, or the reason why there is none.
 class FoldPlanner {
  public:
-  FoldPlanner(torch::nn::Module& model, const Graph& graph) : graph_(graph) {
+  FoldPlanner(torch::nn::Module& model, const Graph& graph, FoldOptions options)
+      : graph_(graph), options_(options) {
     for (const auto& [path, layer] : quantizable_layers(model))
       layers_.emplace(path, layer);
     note_parameters(model);
@@ -30,8 +31,9 @@ class FoldPlanner {
     std::set<std::string> given_bias;
     for (const GraphNode& node : graph_.nodes) {
       auto* bn = find<BatchNormLayer>(node);
-      if (!bn || bn->is_identity() || node.call > 0) continue;
+      if (!bn || !bn->normalizes() || node.call > 0) continue;
       FoldReport report = planned(node, *bn);
+      if (report.into.empty() && options_.into_themselves) plan_itself(report, *bn);
       if (!report.into.empty()) {
         const BatchNormStatistics statistics = bn->statistics();
         if (statistics.gamma.defined()) report.removed_parameters.push_back(join(node.path, "weight"));
@@ -60,8 +62,9 @@ class FoldPlanner {
     return dynamic_cast<Interface*>(found->second);
   }
   bool is_shared(const torch::Tensor& parameter) const {
+    if (!parameter.defined()) return false;
     const auto found = users_.find(parameter.unsafeGetTensorImpl());
-    return parameter.defined() && found != users_.end() && found->second.size() > 1;
+    return found != users_.end() && found->second.size() > 1;
   }
   bool is_read_once(const GraphTensor& tensor) const {
     const bool is_output =
@@ -69,9 +72,22 @@ class FoldPlanner {
     return tensor.consumers.size() == 1 && !is_output;
   }
 
+  void plan_itself(FoldReport& report, BatchNormLayer& bn) const {
+    if (!bn.has_running_statistics()) return;
+    const BatchNormStatistics statistics = bn.statistics();
+    if (is_shared(statistics.gamma) || is_shared(statistics.beta)) return;
+    report.into_itself = true;
+    if (!statistics.gamma.defined()) report.added_parameters.push_back(join(report.batch_norm, "weight"));
+    if (!statistics.beta.defined()) report.added_parameters.push_back(join(report.batch_norm, "bias"));
+  }
+
   FoldReport planned(const GraphNode& node, BatchNormLayer& bn) const {
     FoldReport report;
     report.batch_norm = node.path;
+    if (!options_.into_layers) {
+      report.why_not = "folding into layers is off";
+      return report;
+    }
     report.why_not = reason_against_any(node, bn);
     if (!report.why_not.empty()) return report;
     report.why_not = reason_against_former(node, bn);
@@ -146,12 +162,13 @@ class FoldPlanner {
     }
     const BatchNormStatistics statistics = bn.statistics();
     for (const torch::Tensor& each : {weight, *into->bias_parameter(), statistics.gamma, statistics.beta}) {
-      if (each.defined() && is_shared(each)) return "a parameter is shared with another module";
+      if (is_shared(each)) return "a parameter is shared with another module";
     }
     return "";
   }
 
   const Graph& graph_;
+  FoldOptions options_;
   std::map<std::string, QuantizableLayer*> layers_;
   std::map<const void*, std::set<const torch::nn::Module*>> users_;  // of each parameter
 };
@@ -167,18 +184,20 @@ FoldedParameters folded_parameters(QuantizableLayer& layer, const BatchNormStati
 
 }  // namespace
 
-std::vector<FoldReport> plan_batch_norm_folds(torch::nn::Module& model, const Graph& graph) {
-  return FoldPlanner(model, graph).plan();
+std::vector<FoldReport> plan_batch_norm_folds(torch::nn::Module& model, const Graph& graph,
+                                              FoldOptions options) {
+  return FoldPlanner(model, graph, options).plan();
 }
 
-std::vector<FoldReport> fold_batch_norms(torch::nn::Module& model, const Graph& graph) {
+std::vector<FoldReport> fold_batch_norms(torch::nn::Module& model, const Graph& graph, FoldOptions options) {
   const torch::NoGradGuard no_grad;
-  const FoldPlanner planner(model, graph);
+  const FoldPlanner planner(model, graph, options);
   std::vector<FoldReport> reports = planner.plan();
   for (const FoldReport& report : reports) {
+    auto& bn = dynamic_cast<BatchNormLayer&>(planner.layer(report.batch_norm));
+    if (report.into_itself) bn.become_scale_and_shift();
     if (report.into.empty()) continue;
     QuantizableLayer& layer = planner.layer(report.into);
-    auto& bn = dynamic_cast<BatchNormLayer&>(planner.layer(report.batch_norm));
     torch::Tensor& weight = *layer.weight_parameter();
     const FoldedParameters folded = folded_parameters(layer, bn.statistics(), report.into_next);
     const bool had_bias = layer.bias_parameter()->defined();

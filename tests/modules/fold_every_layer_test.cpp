@@ -267,3 +267,33 @@ TEST_CASE("Gammas of zero and BatchNorms without gamma and beta fold from both s
     CHECK(reports[0].removed_parameters.empty());
   }
 }
+
+TEST_CASE("B14: each BatchNorm folds with parameters and statistics of its own", "[modules]") {
+  torch::manual_seed(7);
+  // Different numbers of channels, one behind an activation.
+  nn::Sequential net(nn::Conv2d(2, 3, 1), nn::BatchNorm2d(3), nn::ReLU(), nn::Conv2d(3, 5, 1),
+                     nn::BatchNorm2d(5), nn::ReLU(), nn::BatchNorm2d(5));
+  set_all_statistics(*net);
+  const torch::NoGradGuard no_grad;
+  net->eval();
+  const auto x = torch::randn({2, 2, 3, 3});
+  const auto before = net->forward(x);
+  const auto graph = qat::capture(*net, qat::forward_function(net), {x});
+  const auto reports = nn::fold_batch_norms(*net, graph, {.into_layers = true, .into_themselves = true});
+  REQUIRE(reports.size() == 3);
+  CHECK(reports[0].into == "0");
+  CHECK(reports[1].into == "3");
+  CHECK(reports[2].into_itself);
+  CHECK(mismatch(net->forward(x), before, {.absolute = 1e-5 * before.abs().max().item<double>()}) == "");
+}
+
+TEST_CASE("B18e: a BatchNorm before a linear layer folds only for (N, C) input", "[modules]") {
+  torch::manual_seed(8);
+  // As many channels as features: a fold along the wrong axis would not show by the shapes.
+  nn::Sequential wide(nn::BatchNorm2d(4), nn::Linear(4, 3));
+  set_all_statistics(*wide);
+  CHECK(fold_exactly(wide, torch::randn({2, 4, 4, 4}))[0].why_not.find("another axis") != std::string::npos);
+  nn::Sequential long_input(nn::BatchNorm1d(4), nn::Linear(4, 3));
+  set_all_statistics(*long_input);
+  CHECK(fold_exactly(long_input, torch::randn({2, 4, 4}))[0].into == "");
+}

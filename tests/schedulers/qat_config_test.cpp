@@ -113,6 +113,7 @@ TEST_CASE("The presets are valid and differ where they should", "[schedulers]") 
 
   const QATConfig tensorrt = tensorrt_config();
   CHECK(tensorrt.bn_folding == BatchNormFolding::kOnce);
+  CHECK(tensorrt.bn_self_folding);
   CHECK(tensorrt.record_layers == std::vector<std::string>{"Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
                                                            "ConvTranspose2d", "ConvTranspose3d", "Linear",
                                                            "MatMul", "ReLU"});
@@ -159,6 +160,7 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.skip_bias = true;
   config.learning_rate_scale = 0.3;
   config.bn_folding = BatchNormFolding::kOnce;
+  config.bn_self_folding = true;
   CHECK(parse_config(to_json(config)) == config);
   for (const char* name : {"default", "tensorrt", "integer_only"}) {
     CHECK(parse_config(to_json(preset_config(name))) == preset_config(name));
