@@ -3,6 +3,8 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <cstdint>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace qat::nn {
@@ -10,67 +12,113 @@ namespace qat::nn {
 template <std::size_t D, class Derived>
 torch::Tensor BatchNorm<D, Derived>::forward(const torch::Tensor& input) {
   const LayerScope scope(*this, {input});
-  if (identity_) return scope.output(this->is_float() ? input : this->slot_output(this->slot_input(input)));
+  if (is_identity())
+    return scope.output(this->is_float() ? input : this->slot_output(this->slot_input(input)));
   this->_check_input_dim(input);
-  const bool uses_batch = this->is_training() || !this->options.track_running_stats();
-  TORCH_CHECK_VALUE(!uses_batch || input.numel() != input.size(1), this->describe(),
+  TORCH_CHECK_VALUE(!uses_batch_statistics() || input.numel() != input.size(1), this->describe(),
                     ": Expected more than 1 value per channel when training, got input size ", input.sizes());
-  if (this->is_float()) return scope.output(normalize(input, this->weight, this->bias));
+  if (this->is_float()) return scope.output(compute(input, this->weight, this->bias));
   const auto x = this->slot_input(input);
-  return scope.output(this->slot_output(normalize(x, this->held(this->weight), this->held(this->bias))));
+  return scope.output(this->slot_output(compute(x, this->held(this->weight), this->held(this->bias))));
+}
+
+template <std::size_t D, class Derived>
+bool BatchNorm<D, Derived>::uses_batch_statistics() const {
+  if (!normalizes()) return false;
+  return !this->options.track_running_stats() || (this->is_training() && !form_.frozen_statistics);
+}
+
+template <std::size_t D, class Derived>
+torch::Tensor BatchNorm<D, Derived>::compute(const torch::Tensor& x, const torch::Tensor& weight,
+                                             const torch::Tensor& bias) {
+  if (!is_scale_and_shift()) return normalize(x, weight, bias);
+  std::vector<std::int64_t> shape(x.dim(), 1);
+  shape[1] = this->options.num_features();
+  return torch::addcmul(bias.view(shape), x, weight.view(shape));
 }
 
 template <std::size_t D, class Derived>
 torch::Tensor BatchNorm<D, Derived>::normalize(const torch::Tensor& x, const torch::Tensor& weight,
                                                const torch::Tensor& bias) {
   const auto& options = this->options;
-  const bool tracks = options.track_running_stats();
+  const bool uses_batch = uses_batch_statistics();
   double factor = options.momentum().value_or(0.0);
-  if (this->is_training() && tracks && this->num_batches_tracked.defined()) {
+  if (uses_batch && options.track_running_stats() && this->num_batches_tracked.defined()) {
     this->num_batches_tracked += 1;
     if (!options.momentum()) factor = 1.0 / this->num_batches_tracked.template item<double>();
   }
   return torch::nn::functional::detail::batch_norm(x, this->running_mean, this->running_var, weight, bias,
-                                                   this->is_training() || !tracks, factor, options.eps());
+                                                   uses_batch, factor, options.eps());
 }
 
 template <std::size_t D, class Derived>
 void BatchNorm<D, Derived>::pretty_print(std::ostream& stream) const {
-  if (!identity_) return Quantizable<torch::nn::BatchNormImplBase<D, Derived>>::pretty_print(stream);
-  this->print_layer(stream, "torch::nn::BatchNorm" + std::to_string(D) + "d(folded)");
+  const std::string name = "torch::nn::BatchNorm" + std::to_string(D) + "d(";
+  if (is_identity()) return this->print_layer(stream, name + "folded)");
+  if (is_scale_and_shift()) {
+    return this->print_layer(
+        stream, name + std::to_string(this->options.num_features()) + ", folded into scale and shift)");
+  }
+  std::ostringstream twin;
+  torch::nn::BatchNormImplBase<D, Derived>::pretty_print(twin);
+  std::string text = twin.str();
+  if (form_.frozen_statistics) text.insert(text.size() - 1, ", frozen statistics");
+  this->print_layer(stream, text);
 }
 
 template <std::size_t D, class Derived>
 BatchNormStatistics BatchNorm<D, Derived>::statistics() const {
   TORCH_CHECK(has_running_statistics(), this->describe(),
               ": has no running statistics; build it with track_running_stats(true)");
-  TORCH_CHECK(!identity_, this->describe(), ": is folded already");
+  TORCH_CHECK(normalizes(), this->describe(), ": is folded already");
   return {this->running_mean, this->running_var, this->weight, this->bias, this->options.eps()};
 }
 
 template <std::size_t D, class Derived>
-void BatchNorm<D, Derived>::become_identity() {
-  if (identity_) return;
-  identity_ = true;
-  affine_before_ = this->options.affine();
-  this->options.affine(false);
-  this->parameters_["weight"] = this->weight = torch::Tensor();
-  this->parameters_["bias"] = this->bias = torch::Tensor();
+void BatchNorm<D, Derived>::become_scale_and_shift() {
+  if (is_scale_and_shift()) return;
+  const torch::NoGradGuard no_grad;
+  const ChannelAffine affine = channel_affine(statistics());
+  set_form({.scale_and_shift = true, .frozen_statistics = form_.frozen_statistics}, {});
+  this->weight.copy_(affine.scale);
+  this->bias.copy_(affine.shift);
 }
 
 template <std::size_t D, class Derived>
-void BatchNorm<D, Derived>::set_folded(bool folded, const QuantizableLayer::Parameters& kept) {
-  if (folded) become_identity();
-  if (folded || !identity_) return;
-  identity_ = false;
-  this->options.affine(affine_before_);
-  if (!affine_before_) return;
+void BatchNorm<D, Derived>::freeze_statistics(bool frozen) {
+  TORCH_CHECK_VALUE(!frozen || has_running_statistics(), this->describe(),
+                    ": has no running statistics to freeze; build it with track_running_stats(true)");
+  form_.frozen_statistics = frozen;
+}
+
+template <std::size_t D, class Derived>
+std::optional<double> BatchNorm<D, Derived>::exchange_momentum(std::optional<double> momentum) {
+  const std::optional<double> former = this->options.momentum();
+  this->options.momentum(momentum);
+  return former;
+}
+
+template <std::size_t D, class Derived>
+void BatchNorm<D, Derived>::set_form(const LayerForm& form, const QuantizableLayer::Parameters& kept) {
+  TORCH_CHECK_VALUE(
+      !form.folded || !form.scale_and_shift, this->describe(),
+      ": the file says that it is folded away and folded into scale and shift; expected one of them");
+  if (normalizes()) built_affine_ = this->options.affine();
+  form_ = form;
+  const bool affine = form.scale_and_shift || (!form.folded && built_affine_);
+  this->options.affine(affine);
   const auto like = has_running_statistics() ? this->running_mean.options() : torch::TensorOptions();
-  const std::vector<std::int64_t> shape = {this->options.num_features()};
-  this->parameters_["weight"] = this->weight =
-      kept.weight.defined() ? kept.weight : torch::ones(shape, like.requires_grad(true));
-  this->parameters_["bias"] = this->bias =
-      kept.bias.defined() ? kept.bias : torch::zeros(shape, like.requires_grad(true));
+  const auto fill = [&](const char* name, torch::Tensor& parameter, const torch::Tensor& known,
+                        double value) {
+    if (!affine) parameter = torch::Tensor();
+    if (affine && !parameter.defined())
+      parameter = known.defined()
+                      ? known
+                      : torch::full({this->options.num_features()}, value, like.requires_grad(true));
+    this->parameters_[name] = parameter;
+  };
+  fill("weight", this->weight, kept.weight, 1.0);
+  fill("bias", this->bias, kept.bias, 0.0);
 }
 
 void BatchNorm1dImpl::_check_input_dim(const torch::Tensor& input) {

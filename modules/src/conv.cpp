@@ -4,6 +4,8 @@
 #include <torch/nn/functional/conv.h>
 #include <torch/nn/functional/padding.h>
 
+#include <algorithm>
+
 namespace qat::nn {
 namespace {
 
@@ -89,6 +91,18 @@ torch::Tensor convolve_transposed(const torch::Tensor& x, const torch::Tensor& w
 template <std::size_t D, class Derived>
 ConvLayer<D, Derived>::ConvLayer(const torch::nn::ConvOptions<D>& options_)
     : QuantizableWeighted<torch::nn::ConvNdImpl<D, Derived>>(general_options<D>(options_)) {}
+
+template <std::size_t D, class Derived>
+bool ConvLayer<D, Derived>::pads_with_zeros() const {
+  const auto& options = this->options;
+  if (!std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode())) return false;
+  if (std::holds_alternative<torch::enumtype::kValid>(options.padding())) return false;
+  if (const auto* padding = std::get_if<torch::ExpandingArray<D>>(&options.padding()))
+    return std::any_of((*padding)->begin(), (*padding)->end(), [](std::int64_t each) { return each != 0; });
+  // "same": as much as the kernel is wide.
+  const auto& kernel = *options.kernel_size();
+  return std::any_of(kernel.begin(), kernel.end(), [](std::int64_t each) { return each != 1; });
+}
 
 template <std::size_t D, class Derived>
 torch::Tensor ConvLayer<D, Derived>::forward(const torch::Tensor& input) {

@@ -131,8 +131,8 @@ void QuantizableLayer::set_bias_parameter(const torch::Tensor&) {
   TORCH_CHECK_VALUE(false, describe(), ": this layer cannot have a bias");
 }
 
-void QuantizableLayer::set_folded(bool folded, const Parameters&) {
-  TORCH_CHECK_VALUE(!folded, describe(),
+void QuantizableLayer::set_form(const LayerForm& form, const Parameters&) {
+  TORCH_CHECK_VALUE(form == LayerForm(), describe(),
                     ": the file says that batch norm folding changed this layer, which it cannot do");
 }
 

@@ -22,12 +22,15 @@ void QuantizableWeighted<Base>::set_bias_parameter(const torch::Tensor& value) {
 }
 
 template <class Base>
-void QuantizableWeighted<Base>::set_folded(bool folded, const QuantizableLayer::Parameters& kept) {
-  if (folded && !this->bias.defined()) {
+void QuantizableWeighted<Base>::set_form(const LayerForm& form, const QuantizableLayer::Parameters& kept) {
+  // Refuses what only a BatchNorm can be.
+  QuantizableLayer::set_form(
+      {.scale_and_shift = form.scale_and_shift, .frozen_statistics = form.frozen_statistics});
+  if (form.folded && !this->bias.defined()) {
     set_bias_parameter(torch::zeros({output_channels()}));
     if (kept.bias.defined()) this->parameters_["bias"] = this->bias = kept.bias;
   }
-  if (!folded && bias_added_) {
+  if (!form.folded && bias_added_) {
     this->bias = torch::Tensor();
     this->parameters_["bias"] = this->bias;
     this->options.bias(false);

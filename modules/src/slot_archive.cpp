@@ -25,7 +25,7 @@ SlotId parse_slot_name(const std::string& name) {
 }  // namespace
 
 void QuantizableLayer::save_slots(torch::serialize::OutputArchive& archive) const {
-  if (is_float() && !is_folded()) return;
+  if (is_float() && form() == LayerForm()) return;
   auto slots = nlohmann::json::array();
   for (const Entry& entry : entries_) {
     if (entry.content) {
@@ -36,7 +36,10 @@ void QuantizableLayer::save_slots(torch::serialize::OutputArchive& archive) cons
           {{"slot", entry.id.name()}, {"path", entry.link->path}, {"applies", entry.link->applies}});
     }
   }
-  const nlohmann::json state = {{"slots", slots}, {"held", hold_}, {"folded", is_folded()}};
+  const LayerForm now = form();
+  nlohmann::json state = {{"slots", slots}, {"held", hold_}, {"folded", now.folded}};
+  if (now.scale_and_shift) state["scale_and_shift"] = true;
+  if (now.frozen_statistics) state["frozen_statistics"] = true;
   archive.write(kAttribute, c10::IValue(state.dump()));
 }
 
@@ -59,7 +62,9 @@ void QuantizableLayer::load_slots(torch::serialize::InputArchive& archive) {
   };
   clear_slots();
   try {
-    set_folded(state.value("folded", false));
+    set_form({.folded = state.value("folded", false),
+              .scale_and_shift = state.value("scale_and_shift", false),
+              .frozen_statistics = state.value("frozen_statistics", false)});
     hold_parameters(state.value("held", false));
     for (const auto& each : state.value("slots", nlohmann::json::array())) {
       const SlotId id = parse_slot_name(each.at("slot").get<std::string>());
@@ -78,7 +83,7 @@ QuantizableLayer::Structure QuantizableLayer::structure() const {
   Structure structure;
   structure.entries = entries_;
   structure.holds = hold_;
-  structure.folded = is_folded();
+  structure.form = form();
   const auto parameters = module().named_parameters(/*recurse=*/false);
   if (const auto* weight = parameters.find("weight")) structure.weight = *weight;
   if (const auto* bias = parameters.find("bias")) structure.bias = *bias;
@@ -87,7 +92,7 @@ QuantizableLayer::Structure QuantizableLayer::structure() const {
 
 void QuantizableLayer::set_structure(const Structure& structure) {
   clear_slots();
-  set_folded(structure.folded, {structure.weight, structure.bias});
+  set_form(structure.form, {structure.weight, structure.bias});
   hold_ = structure.holds;
   for (const Entry& entry : structure.entries) {
     if (entry.content) module().register_module(entry.id.name(), entry.content);

@@ -1,3 +1,4 @@
+#include "trained_batch_norm.h"
 #include <qat/graph/capture.h>
 #include <qat/nn/fold_batch_norm.h>
 #include <qat/nn/nn.h>
@@ -13,20 +14,12 @@
 
 namespace nn = qat::nn;
 using qat::testing::mismatch;
+using qat::testing::set_all_statistics;
+using qat::testing::set_statistics;
 
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
-
-/// Random numbers in everything that a BatchNorm holds.
-void set_statistics(nn::BatchNormLayer& bn) {
-  const torch::NoGradGuard no_grad;
-  const auto statistics = bn.statistics();
-  statistics.mean.normal_();
-  statistics.variance.uniform_(0.5, 2.0);
-  if (statistics.gamma.defined()) torch::Tensor(statistics.gamma).normal_();
-  if (statistics.beta.defined()) torch::Tensor(statistics.beta).normal_();
-}
 
 std::vector<nn::FoldReport> fold(nn::Sequential& net, const torch::Tensor& x) {
   return nn::fold_batch_norms(*net, qat::capture(*net, qat::forward_function(net), {x}));
@@ -35,9 +28,7 @@ std::vector<nn::FoldReport> fold(nn::Sequential& net, const torch::Tensor& x) {
 /// Folds and compares the outputs in eval mode; the report of the only BatchNorm.
 nn::FoldReport fold_exactly(nn::Sequential net, const torch::Tensor& x) {
   net->eval();
-  for (const auto& module : net->modules(/*include_self=*/false)) {
-    if (auto* bn = dynamic_cast<nn::BatchNormLayer*>(module.get())) set_statistics(*bn);
-  }
+  set_all_statistics(*net);
   const auto before = net->forward(x);
   const auto reports = fold(net, x);
   CHECK(mismatch(net->forward(x), before, {.relative = 1e-4, .absolute = 1e-5}) == "");
@@ -208,10 +199,9 @@ TEST_CASE("A BatchNorm is kept where its convolution has other readers", "[modul
       [&](torch::Tensor x) { return between.bn->forward(torch::tanh(between.conv->forward(x))); });
   CHECK(function[0].why_not.find("aten::tanh") != std::string::npos);
 
-  Net first;
-  const auto alone =
-      first.fold_with([&](torch::Tensor x) { return first.conv->forward(first.bn->forward(x)); });
-  CHECK(alone[0].why_not == "no layer before it");
+  Net alone;
+  const auto only = alone.fold_with([&](torch::Tensor x) { return alone.bn->forward(x); });
+  CHECK(only[0].why_not == "no layer before it; no layer after it is the only reader of its output");
 }
 
 TEST_CASE("A BatchNorm is kept where a layer is called twice or shares its parameters", "[modules]") {
@@ -220,7 +210,7 @@ TEST_CASE("A BatchNorm is kept where a layer is called twice or shares its param
     return twice.bn->forward(twice.conv->forward(torch::relu(twice.conv->forward(x))));
   });
   REQUIRE(again.size() == 1);
-  CHECK(again[0].why_not == "conv is called more than once");
+  CHECK(again[0].why_not.starts_with("conv is called more than once"));
 
   Net norm_twice;
   const auto repeated = norm_twice.fold_with([&](torch::Tensor x) {

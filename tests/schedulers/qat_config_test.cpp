@@ -113,6 +113,7 @@ TEST_CASE("The presets are valid and differ where they should", "[schedulers]") 
 
   const QATConfig tensorrt = tensorrt_config();
   CHECK(tensorrt.bn_folding == BatchNormFolding::kOnce);
+  CHECK(tensorrt.bn_self_folding);
   CHECK(tensorrt.record_layers == std::vector<std::string>{"Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
                                                            "ConvTranspose2d", "ConvTranspose3d", "Linear",
                                                            "MatMul", "ReLU"});
@@ -173,6 +174,7 @@ TEST_CASE("A configuration survives its JSON text", "[schedulers]") {
   config.recorder_percentile = 99.5;
   config.skip_layers = {"head.*"};
   config.ext_name = "cuda:1";
+  config.bn_self_folding = true;
   CHECK(parse_config(to_json(config)) == config);
   config.activation_range = ActivationRange::kUnsigned;
   config.activation_quantizer = "lsq_plus";

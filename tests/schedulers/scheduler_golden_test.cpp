@@ -141,6 +141,7 @@ QATConfig config_of(const Json& golden) {
     return result;
   };
   config.bn_folding = golden.at("bn_folding").get<bool>() ? BatchNormFolding::kOnce : BatchNormFolding::kOff;
+  config.bn_self_folding = golden.at("bn_self_folding").get<bool>();
   config.pow2 = parse_power_of_two(golden.at("pow2").get<std::string>());
   config.narrow_range = golden.at("narrow_range").get<bool>();
   const auto rounding = golden.at("round_mode").get<std::string>();

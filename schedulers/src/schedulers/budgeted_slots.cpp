@@ -90,6 +90,7 @@ std::int64_t bias_count(const std::string& path, const LayerMap& layers,
   if (content ? !std::dynamic_pointer_cast<BiasQuantizer>(content) : !gets_quantizer) return 0;
   for (const nn::FoldReport& fold : folds) {
     if (fold.into != path || fold.added_parameters.empty()) continue;
+    if (fold.into_next) return layer.weight_parameter()->size(0);
     return layers.at(fold.batch_norm)->module().named_buffers(/*recurse=*/false)["running_mean"].numel();
   }
   const torch::Tensor* bias = layer.bias_parameter();

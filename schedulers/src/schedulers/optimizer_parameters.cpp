@@ -70,20 +70,35 @@ void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& p
   optimizer.state().erase(parameter.unsafeGetTensorImpl());
 }
 
-void add_folded_biases(torch::optim::Optimizer& optimizer, const std::vector<FoldedBias>& biases) {
-  std::map<std::size_t, std::vector<torch::Tensor>> apart;  // by the group of the weight
-  for (const FoldedBias& each : biases) {
-    const auto weight = place_of(optimizer, each.weight);
+bool holds_parameter(const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const auto& group) { return contains(group.params(), parameter); });
+}
+
+void add_parameters(torch::optim::Optimizer& optimizer, const std::vector<AddedParameter>& added) {
+  std::map<std::size_t, std::vector<torch::Tensor>> apart;  // by the group of the first one's neighbour
+  for (const AddedParameter& each : added) {
+    const auto neighbour = place_of(optimizer, each.neighbour);
     const auto former = place_of(optimizer, each.former);
     auto& groups = optimizer.param_groups();
     std::optional<Place> place = former;
-    if (weight && (former ? former->group == weight->group : decay_of(groups[weight->group].options()) == 0))
-      place = Place{weight->group, weight->index + 1};
+    if (neighbour &&
+        (former ? former->group == neighbour->group : decay_of(groups[neighbour->group].options()) == 0))
+      place = Place{neighbour->group, neighbour->index + 1};
     if (place) {
       auto& params = groups[place->group].params();
-      params.insert(params.begin() + place->index, each.bias);
-    } else if (weight) {
-      apart[weight->group].push_back(each.bias);
+      params.insert(params.begin() + place->index, each.parameter);
+    } else if (neighbour) {
+      apart[neighbour->group].push_back(each.parameter);
+    } else {
+      // Its neighbour may be in none of the groups yet.
+      for (auto& [group, parameters] : apart) {
+        if (contains(parameters, each.neighbour)) {
+          parameters.push_back(each.parameter);
+          break;
+        }
+      }
     }
   }
   for (auto& [group, parameters] : apart) {

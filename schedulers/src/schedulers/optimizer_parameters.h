@@ -11,19 +11,22 @@ namespace qat::detail {
 /// tensor there would inherit it.
 void remove_parameter(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
 
-/// A bias that folding made.
-struct FoldedBias {
-  torch::Tensor bias;
-  torch::Tensor weight;  ///< of its layer.
-  torch::Tensor former;  ///< the BatchNorm's bias, which goes; undefined if it had none.
+bool holds_parameter(const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
+
+/// A parameter that folding made: a bias, or the scale or shift of a BatchNorm.
+struct AddedParameter {
+  torch::Tensor parameter;
+  torch::Tensor neighbour;  ///< stands before it: the weight of its layer. May itself be an added one.
+  torch::Tensor former;     ///< the BatchNorm's bias, which goes; undefined if there is none.
 };
 
-/// Adds biases, before the former ones are removed. Weight decay is for weights: a bias joins the group of
-/// the BatchNorm's bias. If there was none, it joins the weight's group where that has no decay; else it gets
-/// a group with the options of the weight's and no decay, at the end. If the optimizer holds neither, it does
-/// not train the bias. Saved optimizers know their parameters by position: within a group a bias follows its
-/// weight or takes the place of the former one, as in an optimizer that is built for the folded model.
-void add_folded_biases(torch::optim::Optimizer& optimizer, const std::vector<FoldedBias>& biases);
+/// Adds parameters, before the former ones are removed. Weight decay is for weights: a parameter joins the
+/// group of the BatchNorm's bias. If there was none, it joins its neighbour's group where that has no decay;
+/// else it gets a group with the options of the neighbour's and no decay, at the end. If the optimizer holds
+/// neither, it does not train the parameter. Saved optimizers know their parameters by position: within a
+/// group it follows its neighbour or takes the place of the former one, as in an optimizer that is built for
+/// the folded model.
+void add_parameters(torch::optim::Optimizer& optimizer, const std::vector<AddedParameter>& added);
 
 /// Throws: c10::ValueError for an optimizer that has one group only (LBFGS).
 void check_has_groups(const torch::optim::Optimizer& optimizer);

@@ -117,8 +117,9 @@ class Placer {
       const LayerTraits* traits = traits_of(node);
       const std::string name = class_name(node.type);
       const bool listed = config_.record_layers.empty() || contains(config_.record_layers, name);
-      quantized_[node.id] = traits && listed && !skipped_[node.id] && !passes(node) &&
-                            !name.starts_with("BatchNorm") && !is_skipped(config_, node.path);
+      const bool normalizes = name.starts_with("BatchNorm") && !(traits && traits->scales_and_shifts);
+      quantized_[node.id] = traits && listed && !skipped_[node.id] && !passes(node) && !normalizes &&
+                            !is_skipped(config_, node.path);
     }
     if (std::find(quantized_.begin(), quantized_.end(), true) != quantized_.end()) return;
     std::set<std::string> classes;
@@ -379,6 +380,7 @@ std::map<std::string, LayerTraits> layer_traits(torch::nn::Module& model) {
                     .inputs_share_scale = layer->inputs_share_scale(),
                     .joins = layer->inputs_share_scale() && !layer->input_count(),
                     .is_activation = layer->fusable_activation().has_value(),
+                    .scales_and_shifts = layer->form().scale_and_shift,
                     .has_weight = layer->weight_parameter() != nullptr,
                     .has_bias = bias && bias->defined()};
   }

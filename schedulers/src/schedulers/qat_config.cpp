@@ -199,6 +199,7 @@ QATConfig tensorrt_config() {
                           "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
                           "Linear",          "MatMul",          "ReLU"};
   config.bn_folding = BatchNormFolding::kOnce;
+  config.bn_self_folding = true;
   return config;
 }
 

@@ -134,6 +134,7 @@ void visit_fields(Config& config, Visitor&& visit) {
   visit("skip_bias", config.skip_bias);
   visit("learning_rate_scale", config.learning_rate_scale);
   visit("bn_folding", config.bn_folding);
+  visit("bn_self_folding", config.bn_self_folding);
   visit("quantizer_learning_rate_scale", config.quantizer_learning_rate_scale);
   visit("weight_budget_kb", config.weight_budget_kb);
   visit("activation_budget_kb", config.activation_budget_kb);

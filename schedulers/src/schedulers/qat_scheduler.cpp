@@ -1,3 +1,4 @@
+#include "schedulers/batch_norm_surgery.h"
 #include "schedulers/budgeted_slots.h"
 #include "schedulers/layer_settings.h"
 #include "schedulers/model_place.h"
@@ -59,12 +60,13 @@ void check_class_names(const QATConfig& config, const LayerMap& layers) {
   check("skip_outputs_layers", config.skip_outputs_layers);
 }
 
-std::set<std::string> folded_paths(const std::vector<nn::FoldReport>& folds) {
-  std::set<std::string> paths;
-  for (const nn::FoldReport& fold : folds) {
-    if (!fold.into.empty()) paths.insert(fold.batch_norm);
-  }
-  return paths;
+// The placement for a model in which these folds are done.
+detail::Placement place_after(const std::vector<nn::FoldReport>& folds, torch::nn::Module& model,
+                              const Graph& graph, const QATConfig& config) {
+  auto traits = detail::layer_traits(model);
+  for (const std::string& path : detail::scale_and_shift_paths(folds))
+    traits.at(path).scales_and_shifts = true;
+  return detail::place_quantizers(graph, traits, config, detail::identity_paths(folds));
 }
 
 // Which phase the slots of a model speak of.
@@ -140,18 +142,13 @@ void QATScheduler::start_recording() {
         " holds slots already; restore() continues with a loaded model, clear_slots() makes it float again");
   }
   Graph graph = capture(*model_, forward_, example_inputs_);
-  std::vector<nn::FoldReport> folds;
-  if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
-  const std::set<std::string> folded = folded_paths(folds);
-  const detail::Placement placement =
-      detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded);
+  auto folds = detail::plan_folds(*model_, graph, config_);
+  const detail::Placement placement = place_after(folds, *model_, graph, config_);
   detail::check_placed_settings(placement, config_);
 
   // Everything is checked; from here on the model changes.
-  if (!folded.empty()) {
-    const auto before = model_->named_parameters();
-    folds = nn::fold_batch_norms(*model_, graph);
-    if (optimizer_) follow_folds(folds, before);
+  if (!folds.empty()) {
+    folds = detail::perform_folds(*model_, graph, config_, optimizer_);
     graph = capture(*model_, forward_, example_inputs_);
   }
   detail::fill_with_recorders(placement, layers, config_);
@@ -159,24 +156,6 @@ void QATScheduler::start_recording() {
   graph_ = std::move(graph);
   folds_ = std::move(folds);
   phase_ = Phase::kRecording;
-}
-
-void QATScheduler::follow_folds(const std::vector<nn::FoldReport>& folds,
-                                const torch::OrderedDict<std::string, torch::Tensor>& before) {
-  const LayerMap layers = detail::layer_map(*model_);
-  std::vector<detail::FoldedBias> biases;
-  for (const nn::FoldReport& fold : folds) {
-    if (fold.into.empty() || fold.added_parameters.empty()) continue;
-    nn::QuantizableLayer& layer = *layers.at(fold.into);
-    const torch::Tensor* former = before.find(fold.batch_norm + ".bias");
-    biases.push_back(
-        {*layer.bias_parameter(), *layer.weight_parameter(), former ? *former : torch::Tensor()});
-  }
-  detail::add_folded_biases(*optimizer_, biases);
-  for (const nn::FoldReport& fold : folds) {
-    for (const std::string& path : fold.removed_parameters)
-      detail::remove_parameter(*optimizer_, before[path]);
-  }
 }
 
 void QATScheduler::group_quantizer_parameters() {
@@ -264,10 +243,8 @@ void QATScheduler::check() const {
   TORCH_CHECK(phase_of_slots(layers) == Phase::kFloat, "QATScheduler: the model holds slots already; ",
               "restore() continues with a loaded model, clear_slots() makes it float again");
   const Graph graph = capture(*model_, forward_, example_inputs_);
-  std::vector<nn::FoldReport> folds;
-  if (config_.bn_folding == BatchNormFolding::kOnce) folds = nn::plan_batch_norm_folds(*model_, graph);
-  const auto placement =
-      detail::place_quantizers(graph, detail::layer_traits(*model_), config_, folded_paths(folds));
+  const auto folds = detail::plan_folds(*model_, graph, config_);
+  const auto placement = place_after(folds, *model_, graph, config_);
   detail::check_placed_settings(placement, config_);
   detail::check_budgets(detail::budgeted_weights(placement, layers, folds, config_, {}),
                         detail::budgeted_activations(placement, layers, graph, config_, {}), config_);

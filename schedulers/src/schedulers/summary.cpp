@@ -75,8 +75,13 @@ std::string QATScheduler::summary() const {
   std::string text = fmt::format("phase {}, iteration {}\n", to_string(phase_), iteration_);
   if (rows.size() > 1) text += table(rows);
   for (const nn::FoldReport& fold : folds_) {
-    text += fold.into.empty() ? fmt::format("{} not folded: {}\n", fold.batch_norm, fold.why_not)
-                              : fmt::format("{} folded into {}\n", fold.batch_norm, fold.into);
+    if (!fold.into.empty()) {
+      text += fmt::format("{} folded into {}{}\n", fold.batch_norm, fold.into,
+                          fold.into_next ? ", which reads it" : "");
+    } else {
+      text += fmt::format("{} {}: {}\n", fold.batch_norm,
+                          fold.into_itself ? "folded into a scale and shift" : "not folded", fold.why_not);
+    }
   }
   return text + functional_report(graph_);
 }

@@ -16,6 +16,7 @@ class ConvLayer : public QuantizableWeighted<torch::nn::ConvNdImpl<D, Derived>> 
   ConvLayer(std::int64_t in_channels, std::int64_t out_channels, torch::ExpandingArray<D> kernel_size)
       : ConvLayer(torch::nn::ConvOptions<D>(in_channels, out_channels, kernel_size)) {}
 
+  bool pads_with_zeros() const final;
   /// Shape: [N, in_channels, (D extents)] or without N.
   torch::Tensor forward(const torch::Tensor& input);
 
@@ -54,6 +55,7 @@ class ConvTransposeLayer : public QuantizableWeighted<torch::nn::ConvTransposeNd
       : ConvTransposeLayer(torch::nn::ConvTransposeOptions<D>(in_channels, out_channels, kernel_size)) {}
 
   std::int64_t weight_channel_axis() const final { return 1; }
+  bool pads_with_zeros() const final { return true; }
   /// `output_size`: the D extents of the output (or all of its sizes), where stride > 1 leaves several
   /// possible.
   torch::Tensor forward(const torch::Tensor& input,

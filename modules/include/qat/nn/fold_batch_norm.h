@@ -52,25 +52,40 @@ FoldedParameters fold_batch_norm(const torch::Tensor& weight, const torch::Tenso
 FoldedParameters fold_batch_norm_before(const torch::Tensor& weight, const torch::Tensor& bias,
                                         const BatchNormStatistics& bn, std::int64_t groups = 1);
 
+/// Which folds are tried, in this order.
+struct FoldOptions {
+  bool into_layers = true;       ///< into the convolution or linear layer before or after it.
+  bool into_themselves = false;  ///< what remains becomes a scale and a shift of its own.
+};
+
 /// What happened to one BatchNorm.
 struct FoldReport {
-  std::string batch_norm;                       ///< module path
-  std::string into;                             ///< path of the layer that absorbed it; "" if none
-  std::string why_not;                          ///< reason if it was not folded
+  std::string batch_norm;    ///< module path
+  std::string into;          ///< path of the layer that absorbed it; "" if none
+  bool into_next = false;    ///< that layer reads the BatchNorm's output; false: it makes its input
+  bool into_itself = false;  ///< it became a trainable scale and shift
+  std::string why_not;       ///< reason if no layer absorbed it
   std::vector<std::string> removed_parameters;  ///< paths that are no parameters any more
   std::vector<std::string> added_parameters;    ///< paths of new parameters (a bias that did not exist)
 };
 
 /// What fold_batch_norms would do; changes nothing.
-std::vector<FoldReport> plan_batch_norm_folds(torch::nn::Module& model, const Graph& graph);
+std::vector<FoldReport> plan_batch_norm_folds(torch::nn::Module& model, const Graph& graph,
+                                              FoldOptions options = {});
 
-/// Folds each BatchNorm into the convolution or linear layer before it, where that is exact: the layer's
-/// output has no other consumer, both are qat::nn layers that are called once and share no parameter with
-/// another, their slots are empty, running statistics exist, the channel axes agree (Linear only with (N, C)
-/// input). Module surgery: the layer's weight is overwritten in place (same parameter), a missing bias is
-/// created (it requires a gradient if the weight does); the BatchNorm becomes the identity, keeps nothing
-/// trainable, prints so. Uses running statistics in any mode. A second call finds nothing to fold. One report
-/// for each BatchNorm of `graph`, those that were folded before aside.
-std::vector<FoldReport> fold_batch_norms(torch::nn::Module& model, const Graph& graph);
+/// Folds each BatchNorm into the convolution or linear layer before it (Jacob et al. 2018, arXiv 1712.05877,
+/// section 3.2), or else into the one after it, where that is exact: the tensor between them has no other
+/// reader, both are qat::nn layers that are called once and share no parameter with another, their slots are
+/// empty, running statistics exist, the channel axes agree (Linear only with (N, C) input). The layer after a
+/// BatchNorm must not be a transposed convolution, nor pad with zeros unless the BatchNorm shifts no channel:
+/// it would shift the padding too. Module surgery: the layer's weight is overwritten in place (same
+/// parameter), a missing bias is created (it requires a gradient if the weight does); the BatchNorm becomes
+/// the identity, keeps nothing trainable, prints so. Uses running statistics in any mode. A second call finds
+/// nothing to fold. `options.into_themselves`: each BatchNorm that is left with running statistics, and
+/// shares no parameter, becomes a per-channel scale and shift (BatchNormLayer::become_scale_and_shift); exact
+/// wherever it stands. Everything is checked before anything changes. One report for each BatchNorm of
+/// `graph`, those that were folded before aside.
+std::vector<FoldReport> fold_batch_norms(torch::nn::Module& model, const Graph& graph,
+                                         FoldOptions options = {});
 
 }  // namespace qat::nn

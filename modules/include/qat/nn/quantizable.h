@@ -52,10 +52,10 @@ class QuantizableWeighted : public Quantizable<Base> {
   torch::Tensor* weight_parameter() final { return &this->weight; }
   torch::Tensor* bias_parameter() final { return &this->bias; }
   void set_bias_parameter(const torch::Tensor& bias) final;
-  bool is_folded() const final { return bias_added_; }
+  LayerForm form() const final { return {.folded = bias_added_}; }
 
  protected:
-  void set_folded(bool folded, const QuantizableLayer::Parameters& kept) final;
+  void set_form(const LayerForm& form, const QuantizableLayer::Parameters& kept) final;
   /// Number of output channels: the length of a bias.
   virtual std::int64_t output_channels() const = 0;
 

@@ -38,6 +38,14 @@ struct SlotLink {
   std::weak_ptr<TensorModule> target = {};  ///< empty after clone() and torch::load until `relink(model)`.
 };
 
+/// What surgery made of a layer; by default it is as it was built.
+struct LayerForm {
+  bool folded = false;             ///< a BatchNorm is the identity, a convolution got a bias.
+  bool scale_and_shift = false;    ///< a BatchNorm computes weight * x + bias.
+  bool frozen_statistics = false;  ///< a BatchNorm normalizes by its running statistics in train mode too.
+  bool operator==(const LayerForm&) const = default;
+};
+
 /// The quantization side of every qat::nn layer: a torch layer plus slots.
 ///
 /// A slot is a child module: empty in FLOAT, a Recorder in RECORDING, a Quantizer in TRAINING. One tensor has
@@ -67,6 +75,9 @@ class QuantizableLayer {
   virtual torch::Tensor* bias_parameter() { return nullptr; }
   /// The weight's axis of output channels: 0, and 1 for transposed convolutions.
   virtual std::int64_t weight_channel_axis() const { return 0; }
+  /// Whether the layer computes with zeros around its input (a convolution with padding; padding modes that
+  /// repeat values of the input are none).
+  virtual bool pads_with_zeros() const { return false; }
   /// The activation that this layer computes, if a quantizer can compute it in its own pass (ReLU, ReLU6,
   /// LeakyReLU).
   virtual std::optional<Activation> fusable_activation() const { return std::nullopt; }
@@ -80,8 +91,9 @@ class QuantizableLayer {
   /// Shape: [output channels]. A new bias is a trainable parameter with the weight's type and device.
   /// Modifies: options.bias. Throws: c10::ValueError if the layer cannot have a bias or the shape differs.
   virtual void set_bias_parameter(const torch::Tensor& bias);
-  /// Whether folding changed the structure: a BatchNorm is the identity, a convolution got a bias.
-  virtual bool is_folded() const { return false; }
+  virtual LayerForm form() const { return {}; }
+  /// Whether folding changed the structure: which parameters there are.
+  bool is_folded() const { return form().folded || form().scale_and_shift; }
 
   /// The module that this layer is.
   virtual torch::nn::Module& module() = 0;
@@ -116,7 +128,7 @@ class QuantizableLayer {
     friend class QuantizableLayer;
     std::vector<Entry> entries;
     bool holds = false;
-    bool folded = false;
+    LayerForm form;
     torch::Tensor weight;
     torch::Tensor bias;
   };
@@ -177,9 +189,9 @@ class QuantizableLayer {
   /// the parameters that an optimizer knows: their values are loaded in place.
   void save_slots(torch::serialize::OutputArchive& archive) const;
   void load_slots(torch::serialize::InputArchive& archive);
-  /// For `load()`: brings the structure into the saved state, see `is_folded`. Parameters that come (back)
-  /// are those of `kept` where it has them, else new ones.
-  virtual void set_folded(bool folded, const Parameters& kept = {});
+  /// For `load()`: brings the layer into the saved form. Parameters that come (back) are those of `kept`
+  /// where it has them, else new ones. Throws: c10::ValueError for a form that such a layer cannot have.
+  virtual void set_form(const LayerForm& form, const Parameters& kept = {});
   /// For `pretty_print`: ", weight=int8 narrow per channel, output=uint8 [0, 25.5]" or "". Waits for a GPU.
   std::string describe_slots() const;
   /// Prints the text of the torch twin ("torch::nn::ReLU()") as the layer's own, with its slots.

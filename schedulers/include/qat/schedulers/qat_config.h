@@ -110,7 +110,8 @@ struct QATConfig {
   bool weight_range_current = false;
 
   /// Class names ("Conv2d") whose inputs and weights are quantized; empty: every layer that computes.
-  /// BatchNorm never is: it is folded or stays float.
+  /// BatchNorm never is: it is folded or stays float (with an empty list the inputs of one that is folded
+  /// into itself are quantized).
   std::vector<std::string> record_layers = {};
   /// Layers of these classes with no such layer before (after) them keep a float computation.
   std::vector<std::string> skip_inputs_layers = {"Conv1d",          "Conv2d",          "Conv3d",
@@ -131,6 +132,9 @@ struct QATConfig {
   /// Multiplies every group's rate once, at the transition to TRAINING; positive.
   double learning_rate_scale = 0.1;
   BatchNormFolding bn_folding = BatchNormFolding::kOff;
+  /// BatchNorms that are not folded into a layer become trainable scales and shifts of their channels, from
+  /// their running statistics, at the transition to RECORDING; with bn_folding or without.
+  bool bn_self_folding = false;
 
   /// Learned parameters of quantizers have a group of their own in the optimizer, without weight decay; its
   /// rate is that of the first group times this.

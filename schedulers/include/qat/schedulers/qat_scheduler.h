@@ -121,9 +121,6 @@ class QATScheduler {
   }
   void hold_parameters();
   void release_parameters();
-  /// Tells the optimizer what folding did; `before`: the model's parameters before it.
-  void follow_folds(const std::vector<nn::FoldReport>& folds,
-                    const torch::OrderedDict<std::string, torch::Tensor>& before);
   void group_quantizer_parameters();
   void clip_quantizer_gradients();
   void check_optimizer() const;
