@@ -34,7 +34,9 @@ torch::Tensor BatchNorm<D, Derived>::compute(const torch::Tensor& x, const torch
   if (!is_scale_and_shift()) return normalize(x, weight, bias);
   std::vector<std::int64_t> shape(x.dim(), 1);
   shape[1] = this->options.num_features();
-  return torch::addcmul(bias.view(shape), x, weight.view(shape));
+  const auto y = torch::addcmul(bias.view(shape), x, weight.view(shape));
+  // Parameters may be wider than the input, which BatchNorm allows.
+  return y.scalar_type() == x.scalar_type() ? y : y.to(x.scalar_type());
 }
 
 template <std::size_t D, class Derived>

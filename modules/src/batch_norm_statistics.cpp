@@ -31,7 +31,7 @@ class ReestimationScope {
     for (const auto& module : model.modules(/*include_self=*/false))
       modes_.emplace_back(module.get(), module->is_training());
     for (const torch::Tensor& buffer : model.buffers())
-      buffers_.emplace_back(buffer, buffer.clone());
+      buffers_.push_back({buffer, buffer.clone(), buffer._version()});
     save_random_state(torch::kCPU);
     for (const torch::Tensor& parameter : model.parameters()) {
       if (parameter.is_cuda()) save_random_state(parameter.device());
@@ -55,10 +55,11 @@ class ReestimationScope {
     for (const auto& [module, training] : modes_) {
       if (module->is_training() != training) module->train(training);
     }
-    for (const auto& [buffer, value] : buffers_) {
-      const bool is_kept = std::any_of(
-          kept_.begin(), kept_.end(), [&, &known = buffer](const auto& each) { return each.is_same(known); });
-      if (!is_kept) torch::Tensor(buffer).copy_(value);
+    for (SavedBuffer& saved : buffers_) {
+      const auto is_it = [&](const torch::Tensor& each) { return each.is_same(saved.buffer); };
+      // A graph that is still to be differentiated may hold a buffer that nobody wrote.
+      const bool is_written = saved.buffer._version() != saved.version;
+      if (is_written && std::none_of(kept_.begin(), kept_.end(), is_it)) saved.buffer.copy_(saved.value);
     }
     for (auto& [generator, state] : random_states_) {
       const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -83,6 +84,11 @@ class ReestimationScope {
   }
 
  private:
+  struct SavedBuffer {
+    torch::Tensor buffer;
+    torch::Tensor value;
+    std::int64_t version;
+  };
   struct Layer {
     BatchNormLayer* bn;
     bool frozen;
@@ -100,7 +106,7 @@ class ReestimationScope {
 
   torch::NoGradGuard no_grad_;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_;  // parents before children
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers_;
+  std::vector<SavedBuffer> buffers_;
   std::vector<std::pair<at::Generator, torch::Tensor>> random_states_;
   std::vector<Layer> layers_;
   std::vector<torch::Tensor> kept_;

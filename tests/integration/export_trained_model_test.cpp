@@ -90,8 +90,11 @@ TEST_CASE("A model trained with quantizers computes the same bits after export",
   const Folder folder;
   auto kept = qat::integer_only_config();
   kept.bn_folding = qat::BatchNormFolding::kOff;
+  auto itself = kept;
+  itself.bn_self_folding = true;
   const std::pair<const char*, qat::QATConfig> configs[] = {{"integer_only", qat::integer_only_config()},
                                                             {"BatchNorm kept", kept},
+                                                            {"BatchNorm folded into itself", itself},
                                                             {"tensorrt", qat::tensorrt_config()},
                                                             {"default", qat::QATConfig{}}};
   for (const auto& [name, config] : configs) {

@@ -215,6 +215,9 @@ TEST_CASE("Self folding keeps parameters that do not train, other types and slot
   CHECK_FALSE(bn->weight.requires_grad());
   CHECK(bn->bias.requires_grad());
   bn->to(torch::kFloat);
+  const auto narrow = bn->forward(x.to(torch::kBFloat16));
+  CHECK(narrow.scalar_type() == torch::kBFloat16);
+  CHECK(mismatch(narrow.to(torch::kDouble), expected, {.relative = 0.02, .absolute = 0.02}) == "");
   bn->set_slot(slots::kOutput, slots::quantizer(0.5F));
   const auto codes = bn->forward(torch::randn({2, 2, 3, 3})) / 0.5;
   CHECK(torch::equal(codes, codes.round()));

@@ -1,11 +1,13 @@
 // What the scheduler makes of BatchNorms that stand before a layer or alone.
 #include "small_net.h"
+#include <qat/nn/batch_norm_statistics.h>
 #include <qat/nn/nn.h>
 #include <qat/quantizers/affine_quantizer.h>
 #include <qat/schedulers/checkpoint.h>
 #include <qat/schedulers/qat_scheduler.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -315,4 +317,61 @@ TEST_CASE("A run with self-folded BatchNorms resumes with the same bits", "[sche
     }
   }
   std::filesystem::remove(file);
+}
+
+TEST_CASE("Statistics of a kept BatchNorm freeze and are re-estimated in every phase", "[schedulers]") {
+  auto net = small_net();
+  auto& conv = *net->ptr<nn::Conv2dImpl>(0);
+  auto& bn = *net->ptr<nn::BatchNorm2dImpl>(1);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  QATScheduler scheduler(net, {images()}, everything(), &optimizer);
+  const std::vector<torch::Tensor> batches = {images(), images() * 2.0 + 1.0};
+  const auto check = [&] {
+    INFO(to_string(scheduler.phase()));
+    std::map<std::string, torch::Tensor> before;
+    for (const auto& item : net->named_parameters())
+      before[item.key()] = item.value().detach().clone();
+    for (const auto& item : net->named_buffers())
+      before[item.key()] = item.value().clone();
+    CHECK(nn::reestimate_batch_norm(net, batches) == 1);
+    for (const auto& item : net->named_parameters())
+      CHECK(torch::equal(item.value(), before.at(item.key())));
+    for (const auto& item : net->named_buffers()) {
+      if (!item.key().starts_with("1.")) CHECK(torch::equal(item.value(), before.at(item.key())));
+    }
+    // The averages of what the convolution makes, with quantizers where there are any.
+    const torch::NoGradGuard no_grad;
+    net->eval();
+    auto mean = torch::zeros({2});
+    for (const auto& batch : batches)
+      mean += conv.forward(batch).transpose(0, 1).flatten(1).mean(1) / 2;
+    net->train();
+    CHECK(mismatch(bn.running_mean, mean, {.relative = 1e-5, .absolute = 1e-6}) == "");
+
+    nn::freeze_batch_norm_statistics(*net);
+    const auto frozen = bn.running_mean.clone();
+    net->forward(images() * 3.0);
+    CHECK(torch::equal(bn.running_mean, frozen));
+    nn::freeze_batch_norm_statistics(*net, false);
+    net->forward(images());
+    CHECK_FALSE(torch::equal(bn.running_mean, frozen));
+  };
+  check();
+  scheduler.start_recording();
+  check();
+  scheduler.start_training();
+  check();
+  CHECK(train_step(net, optimizer) > 0.0);
+}
+
+TEST_CASE("Re-estimation leaves a graph that is still to be differentiated alone", "[schedulers]") {
+  auto net = small_net();
+  QATScheduler scheduler(net, {images()}, everything());
+  scheduler.start_recording();
+  net->forward(images());
+  scheduler.start_training();
+  nn::freeze_batch_norm_statistics(*net);
+  const auto loss = net->ptr<nn::Conv2dImpl>(0)->forward(images()).sum();
+  nn::reestimate_batch_norm(net, {images()});
+  CHECK_NOTHROW(loss.backward());
 }

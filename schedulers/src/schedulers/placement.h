@@ -66,17 +66,18 @@ struct Placement {
 
 /// Decides what is quantized where. Linear in the size of the graph.
 ///
-/// A layer is quantized if record_layers names its class (or is empty) and it is not skipped (skip_layers too); then its
-/// weight, its bias and each tensor that it reads are. A BatchNorm is only where it scales and shifts; its
-/// scale and shift never are: they are part of what rescales its output. One tensor has one quantizer (but
-/// see below): in the output slot of the layer that made it (looked for through nodes that keep codes), or,
-/// for the model's inputs and the results of functional code, in the input slot of its first reader. Not
-/// quantized: a layer's output that goes nowhere but into a fusable activation (the activation's output is,
-/// if a quantized layer reads it), integer tensors, what no quantized layer reads (unless recorder_position says so), the model's outputs for
-/// their own sake. Operands of Add, Sub and Cat share one scale, transitively; Cat's output has it too.
-/// Operands of Add and Sub are as wide as residual_bits says; layers with a weight that would read fewer bits
-/// narrow such a tensor, by a quantizer in the input slot of the first of them. Skipped: a layer of a class
-/// in skip_inputs_layers with no layer of such a class upstream, correspondingly outputs.
+/// A layer is quantized if record_layers names its class (or is empty) and it is not skipped (skip_layers
+/// too); then its weight, its bias and each tensor that it reads are. A BatchNorm is only where it scales and
+/// shifts; its scale and shift never are: they are part of what rescales its output. One tensor has one
+/// quantizer (but see below): in the output slot of the layer that made it (looked for through nodes that
+/// keep codes), or, for the model's inputs and the results of functional code, in the input slot of its first
+/// reader. Not quantized: a layer's output that goes nowhere but into a fusable activation (the activation's
+/// output is, if a quantized layer reads it), integer tensors, what no quantized layer reads (unless
+/// recorder_position says so), the model's outputs for their own sake. Operands of Add, Sub and Cat share one
+/// scale, transitively; Cat's output has it too. Operands of Add and Sub are as wide as residual_bits says;
+/// layers with a weight that would read fewer bits narrow such a tensor, by a quantizer in the input slot of
+/// the first of them. Skipped: a layer of a class in skip_inputs_layers with no layer of such a class
+/// upstream, correspondingly outputs.
 ///
 /// `traits`: the model's layers; a layer node that is not there (and each functional operation) has no slots.
 /// `folded`: paths of BatchNorms that are or will be the identity.
